@@ -1,0 +1,142 @@
+// Package broker states the two contracts every broker adapter keeps: Publisher for the relay and
+// Receiver for the consumer, with the words for what a broker's answer means.
+//
+// It promises that no message is dropped between a batch and its confirmations. It holds no client
+// library: the adapters live in the packages below it and pass the suite in brokertest.
+package broker
+
+import (
+	"context"
+	"time"
+
+	"github.com/postrider/postrider/internal/message"
+)
+
+// Outcome is a broker's answer for one message, as far as it is known.
+type Outcome uint8
+
+// The outcomes. The zero value is Unknown: a message whose answer was never set was perhaps sent.
+const (
+	// Unknown: sent, no answer. The same id is sent again.
+	Unknown Outcome = iota
+	// Confirmed: the broker holds the message durably at Position.
+	Confirmed
+	// Rejected: this message will never be accepted as it is. It counts an attempt.
+	Rejected
+	// Ambiguous: this message failed alone, and the error cannot tell whether it or its surroundings are the cause.
+	Ambiguous
+	// Unavailable: the broker, or our right to it, is not there. It counts no attempt.
+	Unavailable
+)
+
+// String returns the outcome as metrics and logs name it.
+func (o Outcome) String() string {
+	switch o {
+	case Confirmed:
+		return "confirmed"
+	case Rejected:
+		return "rejected"
+	case Ambiguous:
+		return "ambiguous"
+	case Unavailable:
+		return "unavailable"
+	default:
+		return "unknown"
+	}
+}
+
+// Reason is why an outcome is not Confirmed: a closed set, used in conditions, metrics and error codes.
+type Reason string
+
+// Reasons of Rejected.
+const (
+	ReasonTooLarge           Reason = "TooLarge"
+	ReasonInvalidHeader      Reason = "InvalidHeader"
+	ReasonInvalidDestination Reason = "InvalidDestination"
+	ReasonNotAllowed         Reason = "DestinationNotAllowed"
+	ReasonUnroutable         Reason = "Unroutable"
+	ReasonPanic              Reason = "Panic"
+)
+
+// Reasons of Unavailable, Ambiguous and Unknown.
+const (
+	ReasonUnreachable      Reason = "Unreachable"
+	ReasonAuthFailed       Reason = "AuthFailed"
+	ReasonPermissionDenied Reason = "PermissionDenied"
+	ReasonStreamMissing    Reason = "StreamMissing"
+	ReasonStreamFull       Reason = "StreamFull"
+	ReasonStreamMismatch   Reason = "TopologyMismatch"
+	ReasonNoAnswer         Reason = "NoAnswer"
+	ReasonNotSent          Reason = "NotSent"
+	ReasonBrokerError      Reason = "BrokerError"
+)
+
+// Confirmation is the broker's word on one message.
+type Confirmation struct {
+	Outcome Outcome
+	// Position names where the broker keeps a confirmed message, such as "ORDERS@17".
+	Position string
+	// Reason says why the outcome is not Confirmed.
+	Reason Reason
+	// Detail is fixed text of ours, at most 256 bytes, never the remote end's words, a payload or a credential.
+	Detail string
+}
+
+// Publisher sends messages and waits for the broker's word on each.
+type Publisher interface {
+	// Publish returns one Confirmation per message, in the same order, and never drops one.
+	// Messages of one key are sent in the batch's order, and no later one of a key is sent after an
+	// earlier one was not confirmed: those are Unavailable with ReasonNotSent.
+	// It returns at the context's end at the latest, with Unknown for what got no answer.
+	Publish(ctx context.Context, batch []message.Message) []Confirmation
+}
+
+// Acknowledger is the consumer's word to the broker on one delivery.
+type Acknowledger interface {
+	// Ack says that the delivery's effect, parked copy or dead letter is durable.
+	Ack(ctx context.Context) error
+	// Release gives the delivery back; the broker may deliver it again after the pause.
+	Release(ctx context.Context, pause time.Duration) error
+	// InProgress tells the broker that the delivery is still being worked on.
+	InProgress(ctx context.Context) error
+}
+
+// Delivery is one record handed to a consumer, unsettled until acknowledged or released.
+type Delivery struct {
+	Acknowledger
+	message.Record
+	// Position names the record's place at the broker, such as "ORDERS@17".
+	Position string
+	// Sequence is the record's number within its stream or partition, growing in broker order.
+	Sequence uint64
+	// Deliveries counts how often the broker has handed out this record, this time included.
+	Deliveries int
+}
+
+// Receiver hands out deliveries.
+type Receiver interface {
+	// Receive waits for at least one delivery, or the context's end, and returns what is there, in broker
+	// order, never more than its prefetch in all outstanding. An error is a state of the environment
+	// (see *Error); the caller waits and calls again.
+	Receive(ctx context.Context) ([]Delivery, error)
+}
+
+// Error is a broker's state that keeps an adapter from working: connection, rights or topology.
+type Error struct {
+	Reason Reason
+	// Detail is fixed text of ours that says what to do.
+	Detail string
+	Err    error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	s := string(e.Reason) + ": " + e.Detail
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
