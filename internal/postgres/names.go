@@ -5,6 +5,7 @@
 package postgres
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -33,4 +34,23 @@ func (n Names) SQL(statement string) string {
 		}
 		return pgx.Identifier{n.Schema, name}.Sanitize()
 	})
+}
+
+// Lengths PostgreSQL would silently cut: the outbox name leaves room for the longest suffix of its indexes.
+const (
+	maxNameBytes   = 63
+	maxOutboxBytes = 40
+)
+
+var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// Validate checks that each name is one plain identifier. Names are quoted as well when they are used.
+func (n Names) Validate() error {
+	if !identifier.MatchString(n.Schema) || len(n.Schema) > maxNameBytes {
+		return fmt.Errorf("schema name %q is not an identifier of at most %d bytes", n.Schema, maxNameBytes)
+	}
+	if n.Outbox != "" && (!identifier.MatchString(n.Outbox) || len(n.Outbox) > maxOutboxBytes) {
+		return fmt.Errorf("outbox table name %q is not an identifier of at most %d bytes", n.Outbox, maxOutboxBytes)
+	}
+	return nil
 }
