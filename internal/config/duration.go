@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -19,13 +20,13 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads text such as "30s".
 func (d *Duration) UnmarshalJSON(b []byte) error {
-	s, err := strconv.Unquote(string(b))
-	if err != nil {
-		return fmt.Errorf("a duration is text such as \"30s\", not %s", b)
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("a duration is text such as \"30s\", not %s", printable(string(b)))
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("a duration is text such as \"30s\" or \"1h30m\", not %q", s)
+		return fmt.Errorf("a duration is text such as \"30s\" or \"1h30m\", not %q", printable(s))
 	}
 	*d = Duration(v)
 	return nil

@@ -1,0 +1,355 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The words that the text fields of a config may hold.
+const (
+	// RunPolicyRun moves messages.
+	RunPolicyRun = "Run"
+	// RunPolicyPause keeps leases and connections and moves nothing.
+	RunPolicyPause = "Pause"
+	// RunPolicyDrain finishes what is claimed, releases and stops.
+	RunPolicyDrain = "Drain"
+
+	// TLSVerifyFull checks the server's certificate and name; TLSVerifyCA only the certificate.
+	TLSVerifyFull = "VerifyFull"
+	// TLSVerifyCA checks the server's certificate but not its name.
+	TLSVerifyCA = "VerifyCA"
+	// TLSInsecure is plain text.
+	TLSInsecure = "Insecure"
+
+	// TopologyVerify checks the stream and never changes it.
+	TopologyVerify = "Verify"
+	// TopologyDeclare makes a missing stream or durable.
+	TopologyDeclare = "Declare"
+
+	// OrderingPerKey keeps the order of each key; OrderingNone keeps none.
+	OrderingPerKey = "PerKey"
+	// OrderingNone keeps no order.
+	OrderingNone = "None"
+
+	// VersionsEnforce applies the versions of a key one after the other.
+	VersionsEnforce = "Enforce"
+	// VersionsIgnoreOlder applies what is newer than the last applied.
+	VersionsIgnoreOlder = "IgnoreOlder"
+	// VersionsOff applies in the order of arrival.
+	VersionsOff = "Off"
+
+	// DeliveryShared lets several processes share the durable.
+	DeliveryShared = "Shared"
+	// DeliverySingleActive lets one message be unacknowledged at a time.
+	DeliverySingleActive = "SingleActive"
+
+	// GapHold waits for a missing version for as long as it takes.
+	GapHold = "Hold"
+	// GapApply goes on without a missing version after the gap timeout.
+	GapApply = "Apply"
+
+	// UnmatchedIgnore counts a message that no route wants and goes on.
+	UnmatchedIgnore = "Ignore"
+	// UnmatchedDeadLetter keeps a message that no route wants as a dead letter.
+	UnmatchedDeadLetter = "DeadLetter"
+)
+
+// LeaseMargin is how much longer than a publish a lease must last, so that a relay stops sending well
+// before another may start.
+const LeaseMargin = 5 * time.Second
+
+// MaxShards is the largest number of shards of an outbox.
+const MaxShards = 64
+
+// MaxOutboxTableBytes leaves room for the longest suffix behind a name of PostgreSQL's 63 bytes.
+const MaxOutboxTableBytes = 40
+
+const (
+	maxPause     = 24 * time.Hour
+	maxRetention = 10 * 365 * 24 * time.Hour
+)
+
+var (
+	dnsName     = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
+	label       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	subdomain   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+	uid         = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+	identifier  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	natsName    = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+	natsSubject = regexp.MustCompile(`^[A-Za-z0-9_-][^\s.*>$\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
+	natsFilter  = regexp.MustCompile(`^(\*|>|[^\s.*>$\x00-\x20]+)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?$`)
+	consumer    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
+	eventType   = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
+)
+
+// isHost says whether a text is a host name or an address, and nothing else that a URL may hold.
+func isHost(s string) bool {
+	if len(s) > 253 {
+		return false
+	}
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	return dnsName.MatchString(s)
+}
+
+// isServer says whether a text is [nats://|tls://]host[:port].
+func isServer(s string) bool {
+	if rest, ok := strings.CutPrefix(s, "nats://"); ok {
+		s = rest
+	} else {
+		s = strings.TrimPrefix(s, "tls://")
+	}
+	if isHost(s) {
+		return true
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil || !isHost(host) {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
+}
+
+// checker collects problems under a path, so that one run names all of them.
+type checker struct{ problems []Problem }
+
+func (c *checker) refuse(path, format string, args ...any) {
+	c.problems = append(c.problems, Problem{Field: path, Text: fmt.Sprintf(format, args...)})
+}
+
+func (c *checker) require(path string, ok bool, format string, args ...any) {
+	if !ok {
+		c.refuse(path, format, args...)
+	}
+}
+
+func (c *checker) err() error {
+	if len(c.problems) == 0 {
+		return nil
+	}
+	return &InvalidError{Problems: c.problems[:min(len(c.problems), maxProblems)]}
+}
+
+// text checks a name against its form. It never repeats the value: it may hold what was pasted by mistake.
+func (c *checker) text(path, value string, most int, form *regexp.Regexp, want string) {
+	switch {
+	case value == "":
+		c.refuse(path, "must be set")
+	case len(value) > most:
+		c.refuse(path, "is longer than %d bytes", most)
+	case !form.MatchString(value):
+		c.refuse(path, "must be %s", want)
+	}
+}
+
+func (c *checker) word(path, value string, words ...string) {
+	c.require(path, slices.Contains(words, value), "must be %s", strings.Join(words, " or "))
+}
+
+func (c *checker) number(path string, value, least, most int64) {
+	c.require(path, value >= least && value <= most, "must be %d to %d, not %d", least, most, value)
+}
+
+func (c *checker) pause(path string, value Duration, least, most time.Duration) {
+	c.require(path, value.D() >= least && value.D() <= most, "must be %s to %s, not %s", least, most, value.D())
+}
+
+func (c *checker) count(path string, n, least, most int) {
+	c.require(path, n >= least && n <= most, "must have %d to %d entries, not %d", least, most, n)
+}
+
+func (c *checker) path(field, value string) {
+	c.require(field, filepath.IsAbs(value) && filepath.Clean(value) == value, "must be an absolute path without ..")
+}
+
+// Validate checks every value and every contradiction between values, and names them all.
+func (r Relay) Validate() error {
+	c := &checker{}
+	c.version(r.Version)
+	c.resource(r.Resource)
+	c.word("runPolicy", r.RunPolicy, RunPolicyRun, RunPolicyPause, RunPolicyDrain)
+	c.postgres("source", r.Source)
+	c.outbox(r.Outbox)
+	if c.nats(r.NATS) {
+		c.text("nats.subject", r.NATS.Subject, 255, natsSubject, "one subject without wildcards that starts with no $")
+		c.require("nats.filterSubjects", len(r.NATS.FilterSubjects) == 0, "is a consumer's")
+		c.require("nats.durable", r.NATS.Durable == "", "is a consumer's")
+	}
+	c.count("allowed", len(r.Allowed), 0, 64)
+	for i, pattern := range r.Allowed {
+		c.text(fmt.Sprintf("allowed[%d]", i), pattern, 255, natsFilter, "a subject; its parts may be *, its last >")
+	}
+	c.word("ordering", r.Ordering, OrderingPerKey, OrderingNone)
+	c.batch(r.Batch)
+	c.pause("leaseDuration", r.Lease, LeaseMargin, time.Hour)
+	if needed := r.Batch.PublishTimeout.D() + LeaseMargin; r.Lease.D() <= needed {
+		c.refuse("leaseDuration", "must be above batch.publishTimeout plus %s, that is above %s", LeaseMargin, needed)
+	}
+	c.backoff(r.Backoff)
+	c.pause("statusInterval", r.StatusTick, time.Second, time.Hour)
+	return c.err()
+}
+
+// Validate checks every value and every contradiction between values, and names them all.
+func (r Consumer) Validate() error {
+	c := &checker{}
+	c.version(r.Version)
+	c.resource(r.Resource)
+	c.word("runPolicy", r.RunPolicy, RunPolicyRun, RunPolicyPause, RunPolicyDrain)
+	c.text("consumerName", r.ConsumerName, 253, consumer, "letters, digits, ., _, / and -")
+	if c.nats(r.NATS) {
+		c.text("nats.durable", r.NATS.Durable, 128, natsName, "letters, digits, _ and -")
+		c.count("nats.filterSubjects", len(r.NATS.FilterSubjects), 0, 64)
+		for i, filter := range r.NATS.FilterSubjects {
+			field := fmt.Sprintf("nats.filterSubjects[%d]", i)
+			c.text(field, filter, 255, natsFilter, "a subject; its parts may be *, its last >")
+		}
+		c.require("nats.subject", r.NATS.Subject == "", "is a relay's")
+	}
+	c.postgres("inbox.postgres", r.Inbox.Postgres)
+	c.pause("inbox.retention", r.Inbox.Retention, time.Minute, maxRetention)
+	c.pause("inbox.replayHorizon", r.Inbox.ReplayHorizon, 0, maxRetention)
+	c.require("inbox.replayHorizon", r.Inbox.ReplayHorizon <= r.Inbox.Retention,
+		"must not be above inbox.retention: a replayed message would be applied again")
+	c.handler(r.SQL)
+	c.ordering(r.Ordering)
+	c.number("validation.maxBytes", r.Validation.MaxBytes, 1, 64<<20)
+	c.number("validation.maxDepth", int64(r.Validation.MaxDepth), 1, 1000)
+	c.concurrency(r.Concurrency)
+	c.backoff(r.Backoff)
+	c.pause("statusInterval", r.StatusTick, time.Second, time.Hour)
+	return c.err()
+}
+
+func (c *checker) version(v int) {
+	c.require("version", v == Version,
+		"this program reads version %d, the file has %d: run the worker and the manager from one release", Version, v)
+}
+
+func (c *checker) resource(r Resource) {
+	c.text("resource.namespace", r.Namespace, 63, label, "a namespace name")
+	c.text("resource.name", r.Name, 253, subdomain, "a resource name")
+	c.text("resource.uid", r.UID, 64, uid, "a UID")
+	c.require("resource.generation", r.Generation >= 0, "must not be negative")
+}
+
+func (c *checker) postgres(path string, p Postgres) {
+	c.count(path+".hosts", len(p.Hosts), 1, 5)
+	for i, host := range p.Hosts {
+		c.require(fmt.Sprintf("%s.hosts[%d]", path, i), isHost(host),
+			"must be a host name or address without scheme and port")
+	}
+	c.number(path+".port", int64(p.Port), 1, 65535)
+	c.require(path+".database", p.Database != "", "must be set")
+	c.require(path+".database", len(p.Database) <= 63 && !strings.ContainsRune(p.Database, 0),
+		"must be at most 63 bytes without NUL")
+	c.text(path+".schema", p.Schema, 63, identifier, "one identifier of letters, digits and _")
+	c.path(path+".credentialsDir", p.CredentialsDir)
+	c.number(path+".maxConnections", int64(p.MaxConnections), 2, 200)
+	c.tls(path+".tls", p.TLS)
+}
+
+func (c *checker) tls(path string, t TLS) {
+	c.word(path+".mode", t.Mode, TLSVerifyFull, TLSVerifyCA, TLSInsecure)
+	if t.Mode == TLSInsecure {
+		c.require(path, t.CAFile == "" && t.ClientCertificateDir == "",
+			"mode Insecure uses no certificate: leave the files out")
+		return
+	}
+	if t.CAFile != "" {
+		c.path(path+".caFile", t.CAFile)
+	}
+	if t.ClientCertificateDir != "" {
+		c.path(path+".clientCertificateDir", t.ClientCertificateDir)
+	}
+}
+
+func (c *checker) outbox(o Outbox) {
+	c.text("outbox.table", o.Table, MaxOutboxTableBytes, identifier, "one identifier of letters, digits and _")
+	c.number("outbox.shards", int64(o.Shards), 1, MaxShards)
+	c.pause("outbox.publishedRetention", o.PublishedRetention, time.Minute, maxRetention)
+}
+
+func (c *checker) nats(n *NATS) bool {
+	if n == nil {
+		c.refuse("nats", "must be set")
+		return false
+	}
+	c.count("nats.servers", len(n.Servers), 1, 16)
+	for i, server := range n.Servers {
+		c.require(fmt.Sprintf("nats.servers[%d]", i), isServer(server),
+			"must be nats://host:port or tls://host:port without credentials")
+	}
+	c.text("nats.stream", n.Stream, 255, natsName, "letters, digits, _ and -")
+	c.word("nats.topology", n.Topology, TopologyVerify, TopologyDeclare)
+	if n.CredentialsDir != "" {
+		c.path("nats.credentialsDir", n.CredentialsDir)
+	}
+	c.tls("nats.tls", n.TLS)
+	return true
+}
+
+func (c *checker) batch(b Batch) {
+	c.number("batch.maxMessages", int64(b.MaxMessages), 1, 10_000)
+	c.number("batch.maxBytes", b.MaxBytes, 1, 64<<20)
+	c.pause("batch.pollInterval", b.PollInterval, 10*time.Millisecond, time.Minute)
+	c.pause("batch.publishTimeout", b.PublishTimeout, 100*time.Millisecond, 10*time.Minute)
+}
+
+func (c *checker) backoff(b Backoff) {
+	c.pause("backoff.initial", b.Initial, time.Millisecond, maxPause)
+	c.pause("backoff.max", b.Max, time.Millisecond, maxPause)
+	c.require("backoff.max", b.Max >= b.Initial, "must not be below backoff.initial")
+}
+
+func (c *checker) handler(h *SQLHandler) {
+	if h == nil {
+		c.refuse("sql", "must be set")
+		return
+	}
+	c.word("sql.onUnmatched", h.OnUnmatched, UnmatchedIgnore, UnmatchedDeadLetter)
+	c.count("sql.routes", len(h.Routes), 1, 256)
+	claimed := make(map[string]string)
+	for i, route := range h.Routes {
+		path := fmt.Sprintf("sql.routes[%d]", i)
+		c.require(path+".statement", strings.TrimSpace(route.Statement) != "", "must be set")
+		c.require(path+".statement", len(route.Statement) <= 64<<10, "is longer than 64 KiB")
+		c.require(path+".statement", !strings.ContainsRune(route.Statement, 0), "must not hold NUL")
+		c.count(path+".eventTypes", len(route.EventTypes), 1, 64)
+		for j, name := range route.EventTypes {
+			field := fmt.Sprintf("%s.eventTypes[%d]", path, j)
+			c.text(field, name, 255, eventType, "an event type, or prefix.*")
+			if earlier, taken := claimed[name]; taken {
+				c.refuse(field, "is already routed by %s", earlier)
+			}
+			claimed[name] = path
+		}
+	}
+}
+
+func (c *checker) ordering(o Ordering) {
+	c.word("ordering.mode", o.Mode, OrderingPerKey, OrderingNone)
+	c.word("ordering.versions", o.Versions, VersionsEnforce, VersionsIgnoreOlder, VersionsOff)
+	c.word("ordering.delivery", o.Delivery, DeliveryShared, DeliverySingleActive)
+	c.word("ordering.onGapTimeout", o.OnGapTimeout, GapHold, GapApply)
+	c.pause("ordering.gapTimeout", o.GapTimeout, time.Second, maxRetention)
+	if o.Mode == OrderingPerKey && o.Versions != VersionsEnforce && o.Delivery != DeliverySingleActive {
+		c.refuse("ordering", "with NATS, mode PerKey needs versions Enforce or delivery SingleActive: "+
+			"its redeliveries come out of order")
+	}
+}
+
+func (c *checker) concurrency(n Concurrency) {
+	c.number("concurrency.lanes", int64(n.Lanes), 1, 256)
+	c.number("concurrency.prefetch", int64(n.Prefetch), 1, 100_000)
+	c.number("concurrency.maxBatchMessages", int64(n.MaxBatchMessages), 1, 10_000)
+	c.pause("concurrency.handlerTimeout", n.HandlerTimeout, 10*time.Millisecond, time.Hour)
+}
