@@ -1,0 +1,134 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/config"
+)
+
+const (
+	// reloadPeriod is how often the credential files are compared.
+	reloadPeriod = time.Second
+	// proveTimeout bounds the connection that tries changed credentials.
+	proveTimeout = 15 * time.Second
+	// proveEvery is how many reload periods pass before refused credentials are tried again.
+	proveEvery = 10
+)
+
+// Options are what the process decides about its connections.
+type Options struct {
+	// ApplicationName shows in pg_stat_activity.
+	ApplicationName string
+	// AllowLoopback permits servers on this machine, as `postrider up` and tests have them.
+	AllowLoopback bool
+	// RuntimeParams are further session defaults. Behind a transaction-mode pooler there should be none.
+	RuntimeParams map[string]string
+	// Log hears of changed credentials. Nil means nobody does.
+	Log *slog.Logger
+}
+
+// Pool is a pool of connections whose credentials and certificates follow their files.
+//
+// A new connection always uses what the files hold then. When they change, the pool proves the new ones
+// with a connection of its own before it replaces those that are open: a wrong new password breaks
+// nothing that works. Callers bound each statement by a deadline in its context.
+type Pool struct {
+	*pgxpool.Pool
+	cfg  config.Postgres
+	log  *slog.Logger
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// Open checks the settings and returns a pool. It dials nothing: the first statement does, and says
+// what is wrong if the server cannot be reached. Close must be called.
+func Open(ctx context.Context, cfg config.Postgres, o Options) (*Pool, error) {
+	if err := validate(cfg); err != nil {
+		return nil, fmt.Errorf("postgres settings: %w", err)
+	}
+	pc, err := poolConfig(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	inner, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, fmt.Errorf("create pool: %w", err)
+	}
+	// The watch ends with Close, not with the caller's context, as the pool does.
+	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	p := &Pool{Pool: inner, cfg: cfg, log: log, stop: stop}
+	first, firstErr := readMaterial(cfg)
+	p.done.Go(func() { p.watch(watchCtx, first, firstErr == nil) })
+	return p, nil
+}
+
+// Close ends the watch of the files, waits for connections in use to be released and closes all.
+func (p *Pool) Close() {
+	p.stop()
+	p.done.Wait()
+	p.Pool.Close()
+}
+
+// watch replaces open connections once changed files have proved good. inUse is what open connections were made with.
+func (p *Pool) watch(ctx context.Context, inUse material, known bool) {
+	tick := time.NewTicker(reloadPeriod)
+	defer tick.Stop()
+	var refused material
+	wait := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now, err := readMaterial(p.cfg)
+		if err != nil || (known && now.equal(inUse)) {
+			continue // a file that is missing shows at the next connect
+		}
+		if !known { // there was nothing before, so there is no connection to replace
+			inUse, known = now, true
+			continue
+		}
+		if now.equal(refused) && wait > 0 {
+			wait--
+			continue
+		}
+		if err := p.prove(ctx); err != nil {
+			if !now.equal(refused) && ctx.Err() == nil {
+				p.log.WarnContext(ctx, "New database credentials do not work, open connections are kept",
+					"database", p.cfg.Database, "err", SafeError(err))
+			}
+			refused, wait = now, proveEvery
+			continue
+		}
+		p.Reset()
+		inUse = now
+		p.log.InfoContext(ctx, "Database credentials changed, connections are replaced", "database", p.cfg.Database)
+	}
+}
+
+// prove connects once with what the files hold now.
+func (p *Pool) prove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, proveTimeout)
+	defer cancel()
+	pc := p.Config()
+	if err := pc.BeforeConnect(ctx, pc.ConnConfig); err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
