@@ -1,0 +1,291 @@
+// Package keeper runs one server as a child of a process of ours and ends it with that process, however that
+// process ends: a return, a panic, Ctrl-C or kill -9.
+//
+// The own executable is started a second time as the keeper. It holds the read end of a pipe from its parent, starts
+// the server, and obeys the few requests that come over the pipe. When the pipe ends, because the parent closed it or
+// died, the keeper stops the server, removes what it was told to remove and exits. It runs in a session of its own, so
+// that Ctrl-C at the terminal reaches the parent alone, which may still need the server to finish its work.
+//
+// The package promises nothing about the keeper being killed itself, beyond Linux: there the server then ends too.
+package keeper
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Spec says which server to keep and how.
+type Spec struct {
+	// Command is the server's executable; Args its arguments. Command "self" is the keeper's own executable.
+	Command string   `json:"command"`
+	Args    []string `json:"args"`
+	// Env is added to the keeper's own environment.
+	Env []string `json:"env"`
+	// Dir is the server's working folder.
+	Dir string `json:"dir"`
+	// Log is the file the server's output is appended to.
+	Log string `json:"log"`
+	// Ready is the file in which the server says that it serves: its process id in the first line and, once it
+	// serves, a line "ready".
+	Ready string `json:"ready"`
+	// StartTimeout is how long the server may take until it serves.
+	StartTimeout time.Duration `json:"startTimeout"`
+	// StopSignal asks the server to stop; after StopTimeout it is killed.
+	StopSignal  syscall.Signal `json:"stopSignal"`
+	StopTimeout time.Duration  `json:"stopTimeout"`
+	// DeathSignal is sent to the server when the keeper itself is killed (Linux only).
+	DeathSignal syscall.Signal `json:"deathSignal"`
+	// Remove is the folder to remove when the keeper ends; empty keeps everything.
+	Remove string `json:"remove"`
+}
+
+// operations a parent may ask for.
+const (
+	opStart = "start" // start the server and wait until it serves
+	opKill  = "kill"  // kill -9
+	opStop  = "stop"  // ask it to stop, kill it when it does not
+)
+
+// exited is the report, sent without being asked for, that the server ended by itself.
+const exited = "exited"
+
+type request struct {
+	Op string `json:"op"`
+}
+
+type report struct {
+	Op    string `json:"op"`
+	Error string `json:"error,omitempty"`
+	Log   string `json:"log,omitempty"` // the end of the server's output, when something went wrong
+	PID   int    `json:"pid,omitempty"`
+}
+
+// pollInterval is how often the keeper looks whether the server is ready.
+const pollInterval = 10 * time.Millisecond
+
+// logTailBytes bounds the output of the server that a report carries.
+const logTailBytes = 4 << 10
+
+// child is the keeper's side: it owns the server.
+type child struct {
+	spec    Spec
+	out     *json.Encoder
+	server  *exec.Cmd
+	ended   chan error // holds one value when the server has ended
+	logFrom int64      // where the current server's output starts in the log
+}
+
+// keep is the keeper's whole life. It must run on the main goroutine, locked to its thread: the death signal of the
+// server is bound to the thread that started it.
+func keep(in io.Reader, out io.Writer) error {
+	dec := json.NewDecoder(in)
+	var spec Spec
+	if err := dec.Decode(&spec); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil // the parent is gone already
+		}
+		return fmt.Errorf("reading what to keep: %w", err)
+	}
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+
+	requests := make(chan request)
+	go func() {
+		defer close(requests)
+		for {
+			var r request
+			if dec.Decode(&r) != nil {
+				return
+			}
+			requests <- r
+		}
+	}()
+	c := &child{spec: spec, out: json.NewEncoder(out)}
+	err := c.serve(requests, terminate)
+	if spec.Remove != "" {
+		err = errors.Join(err, os.RemoveAll(spec.Remove))
+	}
+	return err
+}
+
+// serve obeys requests until the parent is gone or the keeper is asked to end.
+func (c *child) serve(requests <-chan request, terminate <-chan os.Signal) error {
+	for {
+		select {
+		case r, open := <-requests:
+			if !open {
+				return c.stop()
+			}
+			rep := report{Op: r.Op}
+			if err := c.do(r.Op, requests); err != nil {
+				rep.Error, rep.Log = err.Error(), c.logTail()
+			} else if c.server != nil {
+				rep.PID = c.server.Process.Pid
+			}
+			// A parent that is gone cannot read; the closed pipe ends the loop.
+			_ = c.out.Encode(rep)
+		case err := <-c.ended:
+			c.server, c.ended = nil, nil
+			_ = c.out.Encode(report{Op: exited, Error: fmt.Sprint(err), Log: c.logTail()})
+		case <-terminate:
+			return c.stop()
+		}
+	}
+}
+
+func (c *child) do(op string, requests <-chan request) error {
+	switch op {
+	case opStart:
+		return c.start(requests)
+	case opKill:
+		return c.kill()
+	case opStop:
+		return c.stop()
+	default:
+		return fmt.Errorf("unknown request %q", op)
+	}
+}
+
+// start starts the server and waits until it serves. It gives up when the parent goes away meanwhile.
+func (c *child) start(requests <-chan request) error {
+	if c.server != nil {
+		return errors.New("the server runs already")
+	}
+	if err := os.Remove(c.spec.Ready); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing the ready file: %w", err)
+	}
+	if err := c.launch(); err != nil {
+		return err
+	}
+	deadline := time.NewTimer(c.spec.StartTimeout)
+	defer deadline.Stop()
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	for {
+		select {
+		case err := <-c.ended:
+			c.server, c.ended = nil, nil
+			return fmt.Errorf("the server ended before it was ready: %w", err)
+		case <-deadline.C:
+			return errors.Join(fmt.Errorf("the server was not ready within %s", c.spec.StartTimeout), c.kill())
+		case _, open := <-requests:
+			if !open {
+				return c.kill()
+			}
+		case <-poll.C:
+			if c.ready() {
+				return nil
+			}
+		}
+	}
+}
+
+func (c *child) launch() error {
+	log, err := os.OpenFile(c.spec.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("opening the server's log: %w", err)
+	}
+	defer log.Close() //nolint:errcheck // the server holds its own copy of the descriptor
+	if c.logFrom, err = log.Seek(0, io.SeekEnd); err != nil {
+		return fmt.Errorf("finding the end of the server's log: %w", err)
+	}
+	name := c.spec.Command
+	if name == Self {
+		if name, err = selfPath(); err != nil {
+			return err
+		}
+	}
+	cmd := exec.Command(name, c.spec.Args...) //nolint:gosec,noctx // the parent names it; it ends by request
+	cmd.Env = append(os.Environ(), c.spec.Env...)
+	cmd.Dir = c.spec.Dir
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = deathSignal(c.spec.DeathSignal)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the server: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	c.server, c.ended = cmd, ended
+	return nil
+}
+
+// ready reports whether the running server, not one before it, has said that it serves.
+func (c *child) ready() bool {
+	content, err := os.ReadFile(c.spec.Ready)
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(string(content), "\n")
+	if lines[0] != strconv.Itoa(c.server.Process.Pid) {
+		return false
+	}
+	for _, l := range lines[1:] {
+		if strings.TrimSpace(l) == "ready" {
+			return true
+		}
+	}
+	return false
+}
+
+// kill ends the server as a crash would.
+func (c *child) kill() error {
+	if c.server == nil {
+		return nil
+	}
+	if err := c.server.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("killing the server: %w", err)
+	}
+	<-c.ended
+	c.server, c.ended = nil, nil
+	return nil
+}
+
+// stop asks the server to end and kills it when it does not in time.
+func (c *child) stop() error {
+	if c.server == nil {
+		return nil
+	}
+	if err := c.server.Process.Signal(c.spec.StopSignal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("asking the server to stop: %w", err)
+	}
+	deadline := time.NewTimer(c.spec.StopTimeout)
+	defer deadline.Stop()
+	select {
+	case <-c.ended:
+		c.server, c.ended = nil, nil
+		return nil
+	case <-deadline.C:
+		return c.kill()
+	}
+}
+
+// logTail returns the end of what the current or last server wrote.
+func (c *child) logTail() string {
+	f, err := os.Open(c.spec.Log)
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // only read
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	from := max(c.logFrom, size-logTailBytes)
+	tail := make([]byte, size-from)
+	n, err := f.ReadAt(tail, from)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	return string(bytes.ToValidUTF8(tail[:n], []byte("?")))
+}

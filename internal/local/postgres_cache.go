@@ -1,0 +1,242 @@
+package local
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/postrider/postrider/internal/local/keeper"
+)
+
+// lockPollInterval is how often a process looks whether another has finished filling the cache.
+const lockPollInterval = 50 * time.Millisecond
+
+// postgresInstall is an unpacked PostgreSQL in the cache. It is complete: it appears under its name by a rename.
+type postgresInstall struct {
+	dir string
+}
+
+// programs holds bin, lib and share.
+func (i postgresInstall) programs() string { return filepath.Join(i.dir, "programs") }
+
+// data is a fresh data folder, shut down cleanly, to be copied: that takes a tenth of initdb's time.
+func (i postgresInstall) data() string { return filepath.Join(i.dir, "data") }
+
+// password holds the password of the superuser in data. It is random, and only the cache's owner can read it, so a
+// server that starts from a copy is never open to a password that others know.
+func (i postgresInstall) password() string { return filepath.Join(i.dir, "password") }
+
+// CacheDir is the one folder that holds what was fetched: ${XDG_CACHE_HOME:-~/.cache}/postrider.
+func CacheDir() (string, error) {
+	base := os.Getenv("XDG_CACHE_HOME")
+	if base == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("finding the cache folder: %w; set XDG_CACHE_HOME to a folder you can write", err)
+		}
+		base = filepath.Join(home, ".cache")
+	}
+	return filepath.Join(base, "postrider"), nil
+}
+
+// installPostgres returns PostgreSQL from the cache and fetches it first if it is not there.
+// Only one process of many that start at the same time fetches; the others wait for it.
+func installPostgres(ctx context.Context, version string) (postgresInstall, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return postgresInstall{}, err
+	}
+	name := fmt.Sprintf("postgres-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH)
+	install := postgresInstall{dir: filepath.Join(cache, name)}
+	if _, err := os.Stat(install.dir); err == nil {
+		return install, nil
+	}
+	if err := os.MkdirAll(cache, 0o700); err != nil {
+		return postgresInstall{}, cacheError(cache, err)
+	}
+	lock, err := lockFile(ctx, filepath.Join(cache, name+".lock"))
+	if err != nil {
+		return postgresInstall{}, cacheError(cache, err)
+	}
+	defer lock.Close() //nolint:errcheck // closing gives the lock back; nothing was written
+	if _, err := os.Stat(install.dir); err == nil {
+		return install, nil // another process was first
+	}
+	if err := fillCache(ctx, version, install, lock); err != nil {
+		return postgresInstall{}, cacheError(cache, fmt.Errorf("fetching PostgreSQL %s: %w", version, err))
+	}
+	return install, nil
+}
+
+// fillCache makes the install beside its place and renames it.
+func fillCache(ctx context.Context, version string, install postgresInstall, lock *os.File) error {
+	partial := postgresInstall{dir: install.dir + ".partial"}
+	if err := os.RemoveAll(partial.dir); err != nil { // what a killed process left
+		return fmt.Errorf("removing an unfinished download: %w", err)
+	}
+	if err := os.Mkdir(partial.dir, 0o700); err != nil {
+		return fmt.Errorf("making a folder in the cache: %w", err)
+	}
+	defer os.RemoveAll(partial.dir) //nolint:errcheck // gone after a success; the next start removes it otherwise
+	// The work is done in the cache itself, unless PostgreSQL has to run as another user, who cannot get there.
+	work := partial.dir
+	account := serverAccount()
+	if account != nil {
+		var err error
+		if work, err = os.MkdirTemp("", "postrider-fetch-"); err != nil {
+			return fmt.Errorf("making a folder: %w", err)
+		}
+		defer os.RemoveAll(work) //nolint:errcheck // in the temporary folder
+	}
+	made := postgresInstall{dir: work}
+	password := rand.Text()
+	if err := runPreparation(ctx, version, made, password, lock); err != nil {
+		return err
+	}
+	if account != nil {
+		if err := errors.Join(
+			copyTree(made.programs(), partial.programs(), nil, false),
+			copyTree(made.data(), partial.data(), nil, false),
+		); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(partial.password(), []byte(password), 0o600); err != nil {
+		return fmt.Errorf("writing the superuser's password: %w", err)
+	}
+	if err := os.Rename(partial.dir, install.dir); err != nil {
+		return fmt.Errorf("putting PostgreSQL in its place: %w", err)
+	}
+	return nil
+}
+
+// runPreparation has a child fetch, unpack and initialise PostgreSQL below made, and removes the child's leftovers.
+func runPreparation(
+	ctx context.Context, version string, made postgresInstall, password string, lock *os.File,
+) error {
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	scratch := filepath.Join(made.dir, "scratch")
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return fmt.Errorf("making a folder: %w", err)
+	}
+	options := keeper.Options{RunAs: serverAccount()}
+	if options.RunAs != nil {
+		if options.Executable, err = copyOwnExecutable(scratch); err != nil {
+			return err
+		}
+		if err := chownTree(made.dir, *options.RunAs); err != nil {
+			return err
+		}
+	}
+	if err := keeper.Prepare(ctx, keeper.Preparation{
+		Version:  version,
+		Archive:  filepath.Join(scratch, "archive"),
+		Binaries: made.programs(),
+		Data:     made.data(),
+		Runtime:  filepath.Join(scratch, "runtime"),
+		Port:     uint32(port), //nolint:gosec // a port fits
+		Password: password,
+	}, lock, options); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(scratch); err != nil {
+		return fmt.Errorf("removing the downloaded archive: %w", err)
+	}
+	return nil
+}
+
+// lockFile takes an exclusive lock that ends with the process.
+func lockFile(ctx context.Context, path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock: %w", err)
+	}
+	poll := time.NewTicker(lockPollInterval)
+	defer poll.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return nil, errors.Join(
+				fmt.Errorf("waiting for another process that fills the cache: %w", context.Cause(ctx)), f.Close())
+		}
+	}
+}
+
+// copyTree copies folders, files and symbolic links. Static libraries are left out: no server reads them.
+// With link set, a file is linked instead of copied where both places are in one file system. All gets the owner.
+func copyTree(from, to string, owner *keeper.User, link bool) error {
+	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if strings.HasSuffix(path, ".a") {
+			return nil
+		}
+		target := filepath.Join(to, strings.TrimPrefix(path, from))
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		switch {
+		case entry.IsDir():
+			err = os.Mkdir(target, info.Mode().Perm())
+		case info.Mode()&fs.ModeSymlink != 0:
+			err = copySymlink(path, target)
+		case link && os.Link(path, target) == nil:
+			return nil // stays the owner's of the cache: a server may read its programs, not change them
+		default:
+			err = copyFile(path, target, info.Mode().Perm())
+		}
+		if err == nil && owner != nil {
+			err = os.Lchown(target, int(owner.UID), int(owner.GID))
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("copying %s: %w", from, err)
+	}
+	return nil
+}
+
+func copySymlink(from, to string) error {
+	target, err := os.Readlink(from)
+	if err != nil {
+		return err
+	}
+	return os.Symlink(target, to)
+}
+
+func copyFile(from, to string, mode fs.FileMode) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // only read
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

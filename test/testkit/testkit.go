@@ -1,0 +1,67 @@
+// Package testkit holds the only helpers that tests of several packages share: real servers, a schema or a stream of
+// its own for each test, faults on TCP connections, a logger that can be searched, and a poll with a deadline.
+//
+// Servers are real. A test binary that is run alone starts them when the first test asks; `go run ./hack/servers run --
+// go test ./...` starts them once for all. Nothing here mocks anything, and nothing hides a missing server: the test
+// fails and says why.
+package testkit
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The variables by which hack/servers names running servers.
+const (
+	PostgresVariable = "POSTRIDER_TEST_POSTGRES" // a superuser's URL
+	NATSVariable     = "POSTRIDER_TEST_NATS"     // a URL
+)
+
+// NotRun is what a test that cannot run here says, so that `make test` can count it.
+const NotRun = "NOT RUN: needs root"
+
+// pollInterval is how often Eventually looks.
+const pollInterval = 5 * time.Millisecond
+
+// cleanupTimeout bounds each step of cleaning up after a test.
+const cleanupTimeout = 20 * time.Second
+
+// NeedsRoot ends a test that only root can run. It is counted, not hidden: see NotRun.
+func NeedsRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip(NotRun)
+	}
+}
+
+// Eventually calls cond until it returns true and fails the test when that takes longer than timeout. What says what
+// is waited for, as a statement: "the row is published".
+func Eventually(t testing.TB, timeout time.Duration, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	for !cond() {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			t.Fatalf("not within %s: %s", timeout, what)
+		}
+	}
+}
+
+// uniqueName returns a name no other test uses, of lower-case letters, digits and the prefix.
+func uniqueName(prefix string) string {
+	return prefix + "_" + strings.ToLower(rand.Text()[:16])
+}
+
+// cleanupContext returns a context for a cleanup: the test's own has ended by then.
+func cleanupContext(t testing.TB) (context.Context, context.CancelFunc) {
+	t.Helper()
+	return context.WithTimeout(context.WithoutCancel(t.Context()), cleanupTimeout)
+}
