@@ -206,7 +206,12 @@ func execute(ctx context.Context, cfg *pgx.ConnConfig, statement string) error {
 // newPool connects lazily and is closed when the test ends.
 func newPool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatalf("making a pool: %v", err)
+	}
+	cfg.MaxConns = maxPoolConnections
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatalf("making a pool: %v", err)
 	}
@@ -229,9 +234,8 @@ func (db *DB) URL() string { return db.URLAt(db.Host, db.Port) }
 
 // URLAt is the connection string through another address, such as a Proxy's.
 func (db *DB) URLAt(host string, port int) string {
-	return fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=disable&search_path=%s&application_name=%s&pool_max_conns=%d",
-		db.User, db.Password, net.JoinHostPort(host, strconv.Itoa(port)), db.Database, db.Schema, db.Schema,
-		maxPoolConnections)
+	return fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=disable&search_path=%s&application_name=%s",
+		db.User, db.Password, net.JoinHostPort(host, strconv.Itoa(port)), db.Database, db.Schema, db.Schema)
 }
 
 // Addr is the server's address, the upstream for a Proxy.

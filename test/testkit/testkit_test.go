@@ -43,3 +43,15 @@ func TestNATS(t *testing.T) {
 		t.Errorf("published to %s at %d, want %s at 1", ack.Stream, ack.Sequence, stream.Name)
 	}
 }
+
+func TestPostgresConnect(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	var schema string
+	if err := db.Connect().QueryRow(t.Context(), "SELECT current_schema()::text").Scan(&schema); err != nil {
+		t.Fatal(err)
+	}
+	if schema != db.Schema {
+		t.Errorf("current schema = %q, want %q", schema, db.Schema)
+	}
+}
