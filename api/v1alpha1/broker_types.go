@@ -1,0 +1,77 @@
+package v1alpha1
+
+// ServerAddress is a host name or an IP address with an optional port, without scheme, credentials or spaces,
+// such as "nats:4222", "10.0.0.7" or "[fd00::7]:4222".
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=261
+// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\\\\[[0-9A-Fa-f:.]+\\\\])(:[0-9]{1,5})?$')",message="must be host or host:port, without scheme, credentials or spaces; an IPv6 address stands in brackets"
+type ServerAddress string
+
+// Subject is one NATS subject: parts joined by dots, without wildcards and without $.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_/:=@+-]+([.][A-Za-z0-9_/:=@+-]+)*$')",message="must be one subject of letters, digits and _ / : = @ + -, in parts joined by dots, without wildcards and without $"
+type Subject string
+
+// SubjectPattern is a NATS subject whose parts may be *, which stands for one part, and whose last part may be >,
+// which stands for all further parts.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^(>|([A-Za-z0-9_/:=@+-]+|[*])([.]([A-Za-z0-9_/:=@+-]+|[*]))*([.]>)?)$')",message="must be a subject whose parts may be * and whose last part may be >, such as orders.* or orders.>, without $"
+type SubjectPattern string
+
+// StreamName is the name of a JetStream stream or durable consumer.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+$')",message="must be a name of letters, digits, _ and -"
+type StreamName string
+
+// DurableName is the name of a durable JetStream consumer.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=128
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_-]+$')",message="must be a name of letters, digits, _ and -"
+type DurableName string
+
+// TopologyPolicy says who makes what a broker keeps messages in.
+// +kubebuilder:validation:Enum=Verify;Declare
+type TopologyPolicy string
+
+// The topology policies.
+const (
+	// TopologyVerify checks what is there, changes nothing and reports what is missing.
+	TopologyVerify TopologyPolicy = "Verify"
+	// TopologyDeclare makes what is missing and never changes or deletes what is there.
+	TopologyDeclare TopologyPolicy = "Declare"
+)
+
+// NATSConnection says how to reach one JetStream stream.
+type NATSConnection struct {
+	// servers are 1 to 16 servers of one NATS cluster, as host or host:port; port 4222 where none is given.
+	// A change is taken over live.
+	// +required
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	Servers []ServerAddress `json:"servers,omitempty"`
+
+	// stream is the name of the JetStream stream, at most 255 bytes. A change is taken over live.
+	// +required
+	Stream StreamName `json:"stream,omitempty"`
+
+	// topology says who makes the stream and the durable consumer. Verify changes nothing at the broker and reports
+	// what is missing with the command that makes it; Declare makes what is missing and never changes or deletes
+	// what is there. A change is taken over live. Defaults to Verify.
+	// +optional
+	// +kubebuilder:default=Verify
+	Topology TopologyPolicy `json:"topology,omitempty"`
+
+	// credentialsSecretRef names the Secret whose keys username and password log in. Without it no credentials are
+	// sent. A change rolls the Pods; new content of the Secret is used by new connections.
+	// +optional
+	CredentialsSecretRef *SecretReference `json:"credentialsSecretRef,omitempty"`
+
+	// tls says how the connection is protected. Defaults to mode VerifyFull with the system's certificates.
+	// +optional
+	// +kubebuilder:default={}
+	TLS TLS `json:"tls,omitzero"`
+}

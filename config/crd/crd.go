@@ -1,0 +1,12 @@
+// Package crd carries the generated CustomResourceDefinitions, so that every program of ours checks
+// resources by the very rules of the cluster.
+//
+// It holds files only; internal/manifest gives them their meaning.
+package crd
+
+import "embed"
+
+// Files holds one generated CustomResourceDefinition a file.
+//
+//go:embed *.yaml
+var Files embed.FS
