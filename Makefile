@@ -1,4 +1,39 @@
+# Every command of the project. Each sets up what it needs; `make help` is the index.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+# Version stamps come from releases; without them a clone owned by someone else builds too.
+export GOFLAGS ?= -buildvcs=false
+
+.PHONY: help
+help: ## List these commands.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: quickstart
+quickstart: ## See orders move from a database through a broker into another, about a minute.
+	@hack/preflight.sh
+	@go build -o bin/quickstart ./hack/quickstart && bin/quickstart
+
 .PHONY: test
-test: ## Run every check.
-	go vet ./...
-	go test ./...
+test: ## Run everything CI runs: verify, every test on real servers, the quick start.
+	@hack/preflight.sh cc
+	@go build -o bin/ci ./hack/ci && bin/ci test
+
+.PHONY: lint
+lint: ## Check style, sizes, import rules and API conventions.
+	@hack/preflight.sh
+	@go build -o bin/ci ./hack/ci && bin/ci lint
+
+.PHONY: verify
+verify: ## Check that generated files are current, then lint and look for known vulnerabilities.
+	@hack/preflight.sh
+	@go build -o bin/ci ./hack/ci && bin/ci verify
+
+.PHONY: generate
+generate: ## Write generated code, resource definitions and docs.
+	@hack/preflight.sh
+	@go build -o bin/ci ./hack/ci && bin/ci generate
+
+.PHONY: build
+build: ## Build all commands into bin/.
+	@hack/preflight.sh
+	@CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...

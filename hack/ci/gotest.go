@@ -1,0 +1,243 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// testSteps runs every test: under the race detector where the package does without Kubernetes, whose
+// sources would have to be built a second time for it, and plain where not.
+func (r *runner) testSteps(ctx context.Context) {
+	var race, plain []string
+	r.step(ctx, "test packages", func(ctx context.Context) error {
+		var err error
+		race, plain, err = r.testPackages(ctx)
+		return err
+	})
+	skipRoot := r.skipRootTests(slices.Concat(race, plain))
+	r.step(ctx, "tests with race detector", func(ctx context.Context) error {
+		return r.goTest(ctx, []string{"CGO_ENABLED=1"}, append(skipRoot, "-race"), race)
+	})
+	if len(plain) > 0 {
+		r.step(ctx, "tests with Kubernetes packages", func(ctx context.Context) error {
+			return r.goTest(ctx, []string{"CGO_ENABLED=0"}, append(skipRoot, "-trimpath"), plain)
+		})
+	}
+	if r.exists("hack/quickstart") {
+		r.step(ctx, "quickstart", func(ctx context.Context) error { return r.sh(ctx, "make", "quickstart") })
+	}
+}
+
+// testPackages lists the packages that have tests: first those that do without Kubernetes, then the others.
+func (r *runner) testPackages(ctx context.Context) (race, plain []string, err error) {
+	const format = `{{if .ForTest}}{{else if eq .Name "main"}}{{.ImportPath}} {{join .Deps " "}}{{end}}`
+	listed, err := r.goOutput(ctx, "list", "-test", "-f", format, "./...")
+	if err != nil {
+		return nil, nil, err
+	}
+	race, plain = splitPackages(listed)
+	if len(race)+len(plain) == 0 {
+		return nil, nil, errNoTests
+	}
+	return race, plain, nil
+}
+
+// splitPackages reads lines of "package.test" and its dependencies; lines of ordinary commands are passed over.
+func splitPackages(listed string) (race, plain []string) {
+	for line := range strings.Lines(listed) {
+		name, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
+		pkg, isTest := strings.CutSuffix(name, ".test")
+		if !isTest {
+			continue
+		}
+		if strings.Contains(" "+deps, " k8s.io/") || strings.Contains(" "+deps, " sigs.k8s.io/controller-runtime") {
+			plain = append(plain, pkg)
+		} else {
+			race = append(race, pkg)
+		}
+	}
+	return race, plain
+}
+
+var rootTest = regexp.MustCompile(`(?m)^func TestAsRoot\w*\(`)
+
+// skipRootTests returns the arguments that leave out the tests that need root, where we are not, and counts them.
+func (r *runner) skipRootTests(packages []string) []string {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	for _, pkg := range packages {
+		dir := filepath.Join(r.root, strings.TrimPrefix(pkg, modulePath))
+		files, _ := filepath.Glob(filepath.Join(dir, "*_test.go")) // the pattern is well formed
+		for _, file := range files {
+			if b, err := os.ReadFile(file); err == nil {
+				r.notRun += len(rootTest.FindAll(b, -1))
+			}
+		}
+	}
+	return []string{"-skip", "^TestAsRoot"}
+}
+
+const modulePath = "github.com/postrider/postrider"
+
+// goTest runs the packages' tests with the real servers beside them and counts what passed.
+func (r *runner) goTest(ctx context.Context, env, flags, packages []string) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	args := []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=15m", "-parallel=4"}
+	args = append(append(args, flags...), packages...)
+	if r.exists("hack/servers") {
+		args = append([]string{"go", "run", "./hack/servers", "run", "--"}, args...)
+	}
+	cmd := r.command(ctx, env, args[0], args[1:]...)
+	events, err := r.pipe(cmd)
+	if err != nil {
+		return err
+	}
+	counts, readErr := readTestEvents(events, r.out)
+	waitErr := cmd.Wait()
+	r.results.passed += counts.passed
+	return counts.verdict(packages, readErr, waitErr)
+}
+
+// pipe starts the command and returns its standard output.
+func (r *runner) pipe(cmd *exec.Cmd) (io.Reader, error) {
+	cmd.Stdout = nil
+	events, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("read the tests' output: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the tests: %w", err)
+	}
+	return events, nil
+}
+
+// testEvent is one line of `go test -json`.
+type testEvent struct {
+	Action     string
+	Package    string
+	ImportPath string // of a build
+	Test       string
+	Elapsed    float64
+	Output     string
+}
+
+// testCounts is what came of one or several runs.
+type testCounts struct {
+	passed  int
+	failed  []string
+	skipped []string
+	ran     map[string]int // tests passed by package
+}
+
+// verdict turns counts and exit codes into one short error. A test that skips itself is a failure: nothing
+// would say that it never runs.
+func (c testCounts) verdict(packages []string, readErr, waitErr error) error {
+	var wrong []string
+	if len(c.failed) > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d failed (%s)", len(c.failed), strings.Join(first(c.failed, 5), ", ")))
+	}
+	if len(c.skipped) > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d skipped themselves (%s)",
+			len(c.skipped), strings.Join(first(c.skipped, 5), ", ")))
+	}
+	if len(c.failed) == 0 {
+		for _, pkg := range packages {
+			if c.ran[pkg] == 0 {
+				wrong = append(wrong, "no test ran in "+pkg)
+			}
+		}
+	}
+	switch {
+	case len(wrong) > 0:
+		return errors.New(strings.Join(wrong, ", "))
+	case readErr != nil:
+		return readErr
+	case waitErr != nil:
+		return fmt.Errorf("go test: %w", waitErr)
+	default:
+		return nil
+	}
+}
+
+func first(names []string, n int) []string {
+	if len(names) > n {
+		return append(slices.Clone(names[:n]), "…")
+	}
+	return names
+}
+
+// readTestEvents counts results, prints a line a package and the output of what failed. Lines that are not
+// events, such as those of the servers beside the tests, are passed through.
+func readTestEvents(events io.Reader, out io.Writer) (testCounts, error) {
+	t := testReader{out: out, counts: testCounts{ran: make(map[string]int)}, output: make(map[string][]string)}
+	lines := bufio.NewReader(events)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			t.line(line)
+		}
+		if errors.Is(err, io.EOF) {
+			return t.counts, nil
+		}
+		if err != nil {
+			return t.counts, fmt.Errorf("read the tests' output: %w", err)
+		}
+	}
+}
+
+// testReader keeps the output of what has not finished, to print it if it fails.
+type testReader struct {
+	out    io.Writer
+	counts testCounts
+	output map[string][]string // by package and test
+}
+
+func (t *testReader) line(line []byte) {
+	var e testEvent
+	if err := json.Unmarshal(line, &e); err != nil || e.Action == "" {
+		_, _ = t.out.Write(line)
+		return
+	}
+	id := e.Package + e.ImportPath + "." + e.Test
+	switch e.Action {
+	case "output", "build-output":
+		t.output[id] = append(t.output[id], e.Output)
+	case "pass":
+		delete(t.output, id)
+		if e.Test != "" {
+			t.counts.passed++
+			t.counts.ran[e.Package]++
+			return
+		}
+		fmt.Fprintf(t.out, "ok   %s (%d passed, %.1fs)\n", e.Package, t.counts.ran[e.Package], e.Elapsed)
+	case "skip":
+		delete(t.output, id)
+		if e.Test != "" {
+			t.counts.skipped = append(t.counts.skipped, id)
+		}
+	case "fail", "build-fail":
+		fmt.Fprintf(t.out, "FAIL %s\n%s", strings.TrimSuffix(id, "."), strings.Join(t.output[id], ""))
+		delete(t.output, id)
+		if e.Test != "" || e.Action == "build-fail" || !t.failedWithin(e.Package) {
+			t.counts.failed = append(t.counts.failed, strings.TrimSuffix(id, "."))
+		}
+	}
+}
+
+// failedWithin says whether a test of the package was already counted as failed, so that the package is not counted too.
+func (t *testReader) failedWithin(pkg string) bool {
+	return slices.ContainsFunc(t.counts.failed, func(name string) bool { return strings.HasPrefix(name, pkg+".") })
+}
