@@ -128,7 +128,7 @@ type SQLRoute struct {
 // Ordering says what order the consumer keeps.
 type Ordering struct {
 	Mode         string   `json:"mode"`         // PerKey or None
-	Versions     string   `json:"versions"`     // Enforce, IgnoreOlder or Off
+	Versions     string   `json:"versions"`     // Enforce, IgnoreOlder or Unchecked
 	Delivery     string   `json:"delivery"`     // Shared or SingleActive
 	GapTimeout   Duration `json:"gapTimeout"`   // how long a gap may last before OnGapTimeout
 	OnGapTimeout string   `json:"onGapTimeout"` // Hold or Apply

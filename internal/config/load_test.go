@@ -224,7 +224,7 @@ func TestAFileIsRefusedWithItsFieldNamed(t *testing.T) {
 			consumer, `"statement": "INSERT`, `"statement": " ", "x": "INSERT`, "sql.routes[0].x: is not a field",
 		},
 		"order that NATS cannot keep": {
-			consumer, `"Enforce"`, `"Off"`, "ordering: with NATS, mode PerKey needs versions Enforce",
+			consumer, `"Enforce"`, `"Unchecked"`, "ordering: with NATS, mode PerKey needs versions Enforce",
 		},
 		"a consumer with a subject": {
 			consumer, `"durable"`, `"subject": "x", "durable"`, "nats.subject: is a relay's",

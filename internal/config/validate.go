@@ -42,8 +42,8 @@ const (
 	VersionsEnforce = "Enforce"
 	// VersionsIgnoreOlder applies what is newer than the last applied.
 	VersionsIgnoreOlder = "IgnoreOlder"
-	// VersionsOff applies in the order of arrival.
-	VersionsOff = "Off"
+	// VersionsUnchecked applies in the order of arrival.
+	VersionsUnchecked = "Unchecked"
 
 	// DeliveryShared lets several processes share the durable.
 	DeliveryShared = "Shared"
@@ -83,8 +83,8 @@ var (
 	uid         = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 	identifier  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	natsName    = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-	natsSubject = regexp.MustCompile(`^[A-Za-z0-9_-][^\s.*>$\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
-	natsFilter  = regexp.MustCompile(`^(\*|>|[^\s.*>$\x00-\x20]+)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?$`)
+	natsSubject = regexp.MustCompile(`^[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
+	natsFilter  = regexp.MustCompile(`^(>|(\*|[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?)$`)
 	consumer    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
 	eventType   = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
 )
@@ -106,6 +106,11 @@ func isServer(s string) bool {
 		s = rest
 	} else {
 		s = strings.TrimPrefix(s, "tls://")
+	}
+	if bare, ok := strings.CutPrefix(s, "["); ok {
+		if bare, ok = strings.CutSuffix(bare, "]"); ok {
+			return isHost(bare)
+		}
 	}
 	if isHost(s) {
 		return true
@@ -337,7 +342,7 @@ func (c *checker) handler(h *SQLHandler) {
 
 func (c *checker) ordering(o Ordering) {
 	c.word("ordering.mode", o.Mode, OrderingPerKey, OrderingNone)
-	c.word("ordering.versions", o.Versions, VersionsEnforce, VersionsIgnoreOlder, VersionsOff)
+	c.word("ordering.versions", o.Versions, VersionsEnforce, VersionsIgnoreOlder, VersionsUnchecked)
 	c.word("ordering.delivery", o.Delivery, DeliveryShared, DeliverySingleActive)
 	c.word("ordering.onGapTimeout", o.OnGapTimeout, GapHold, GapApply)
 	c.pause("ordering.gapTimeout", o.GapTimeout, time.Second, maxRetention)
