@@ -8,5 +8,5 @@ import "embed"
 
 // Files holds one generated CustomResourceDefinition a file.
 //
-//go:embed *.yaml
+//go:embed postrider.dev_*.yaml
 var Files embed.FS
