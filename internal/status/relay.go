@@ -1,0 +1,98 @@
+package status
+
+import (
+	"time"
+
+	"github.com/postrider/postrider/api/v1alpha1"
+	"github.com/postrider/postrider/internal/statusz"
+)
+
+// relayNeeds are the conditions without which a relay is not Ready.
+var relayNeeds = []string{
+	v1alpha1.ConditionDatabaseReachable, v1alpha1.ConditionSchemaReady, v1alpha1.ConditionBrokerReachable,
+}
+
+// Relay adds up the reports of a relay's workers.
+func Relay(before v1alpha1.OutboxRelayStatus, f Facts, reports []statusz.Report) v1alpha1.OutboxRelayStatus {
+	var after v1alpha1.OutboxRelayStatus
+	held := map[int16]bool{}
+	var shards int
+	counted := true
+	for i := range reports {
+		r := reports[i].Relay
+		if r == nil {
+			counted = false
+			continue
+		}
+		shards = max(shards, r.Shards)
+		for _, s := range r.HeldShards {
+			held[s] = true
+		}
+		after.Destination = r.Destination
+		after.LastPublishedTime = later(after.LastPublishedTime, r.LastPublishedTime)
+		if r.PublishedPerSec != nil {
+			after.Rates = addRate(after.Rates, *r.PublishedPerSec)
+		}
+		if r.DeadLetters != nil { // each worker sees all of the relay's
+			after.DeadLetters = deadLetters(r.DeadLetters)
+		}
+		if r.Backlog == nil {
+			counted = counted && len(r.HeldShards) == 0
+			continue
+		}
+		after.Backlog = addBacklog(after.Backlog, r.Backlog)
+	}
+	if !counted {
+		after.Backlog = nil // a worker does not know its part, so nobody knows the sum
+	}
+	if shards > 0 {
+		n := int32(len(held)) //nolint:gosec // at most the 64 shards of a table
+		after.Lease = &v1alpha1.LeaseStatus{Shards: int32(shards), Held: &n}
+		if after.Backlog != nil && len(held) < shards {
+			after.Backlog.Precision = v1alpha1.PrecisionAtLeast // nobody counts the shards that nobody holds
+		}
+	}
+	after.Backlog = withDrainTime(after.Backlog, after.Rates)
+	after.WorkerStatus = worker(before.WorkerStatus, f, reports, relayNeeds, after.DeadLetters)
+	return after
+}
+
+func addRate(sum *v1alpha1.RelayRates, perSecond int64) *v1alpha1.RelayRates {
+	if sum == nil {
+		sum = &v1alpha1.RelayRates{}
+	}
+	sum.PublishedPerSecond = add(sum.PublishedPerSecond, perSecond)
+	return sum
+}
+
+func addBacklog(sum *v1alpha1.Backlog, b *statusz.Backlog) *v1alpha1.Backlog {
+	if sum == nil {
+		sum = &v1alpha1.Backlog{Precision: v1alpha1.PrecisionExact}
+	}
+	sum.Messages = add(sum.Messages, b.Messages)
+	sum.InFlight = add(sum.InFlight, b.InFlight)
+	sum.Retrying = add(sum.Retrying, b.Retrying)
+	sum.BlockedMessages = add(sum.BlockedMessages, b.BlockedMessages)
+	sum.BlockedKeys = add(sum.BlockedKeys, b.BlockedKeys)
+	sum.OldestMessageTime = earlier(sum.OldestMessageTime, b.OldestMessageTime)
+	sum.OldestBlockedTime = earlier(sum.OldestBlockedTime, b.OldestBlockedTime)
+	if b.Precision != string(v1alpha1.PrecisionExact) {
+		sum.Precision = v1alpha1.PrecisionAtLeast
+	}
+	return sum
+}
+
+// withDrainTime estimates how long the backlog takes at the current rate.
+func withDrainTime(b *v1alpha1.Backlog, rates *v1alpha1.RelayRates) *v1alpha1.Backlog {
+	if b == nil || rates == nil || rates.PublishedPerSecond == nil || *rates.PublishedPerSecond == 0 {
+		return b
+	}
+	seconds := (*b.Messages + *rates.PublishedPerSecond - 1) / *rates.PublishedPerSecond
+	b.EstimatedDrainTime = v1alpha1.Duration((time.Duration(seconds) * time.Second).String())
+	return b
+}
+
+func deadLetters(c *statusz.Count) *v1alpha1.DeadLetterCount {
+	open := c.Open
+	return &v1alpha1.DeadLetterCount{Open: &open, OldestTime: earlier(nil, c.OldestTime)}
+}
