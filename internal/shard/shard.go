@@ -1,0 +1,123 @@
+// Package shard holds the words in which a relay and the store of its outbox speak about one shard: the
+// window a lane reads, the rows it claims, what a settle moved, which keys wait.
+//
+// It exists so that the relay knows no SQL and the store knows no broker. It holds structs only.
+package shard
+
+import (
+	"time"
+
+	"github.com/postrider/postrider/internal/message"
+)
+
+// Window says which part of a shard a lane wants to read.
+type Window struct {
+	// Floor is a position at or below which no row can appear any more that the lane does not know.
+	Floor message.Position
+	// Read is the highest position the lane has read. Between Floor and Read the answer holds positions only,
+	// above it whole rows.
+	Read message.Position
+	// MaxMessages bounds the whole rows, MaxBytes the sum of their payloads: the row that reaches it is the
+	// last one. A payload that is larger than MaxBytes by itself is not loaded.
+	MaxMessages int
+	MaxBytes    int64
+	// MaxBelow bounds the positions.
+	MaxBelow int
+}
+
+// Row is one row of the outbox as a lane claims it.
+type Row struct {
+	message.Message
+	// Gated says that the row's key waits: the row is to be held, not sent.
+	Gated bool
+	// Expired says that nobody wants the message any more: it is archived unsent.
+	Expired bool
+	// Defect is why the row can never become a message, such as "InvalidHeader"; empty for a sound row.
+	Defect string
+}
+
+// Claim is what one snapshot of the database showed of a window, in position order.
+type Claim struct {
+	// Xmin is the snapshot's lowest transaction id that was still running.
+	Xmin uint64
+	// Below are the positions in (Floor, Read]; BelowCut says that there are more of them.
+	Below    []message.Position
+	BelowCut bool
+	// Rows lie above Read; Cut says that there may be more of them.
+	Rows []Row
+	Cut  bool
+}
+
+// Settlement is what became of confirmed rows.
+type Settlement struct {
+	// Moved counts the rows that this settle moved to the archive.
+	Moved int
+	// Already counts those that were in the archive: an earlier settle, whose answer was lost, moved them.
+	Already int
+	// Vanished counts those that are in neither table: somebody deleted them.
+	Vanished int
+	// Xid is the settling transaction's id.
+	Xid uint64
+}
+
+// Refusal is a row that the broker refused, or that failed in a way nobody can explain yet.
+type Refusal struct {
+	ID message.ID
+	// Gate is the key that waits from now on: the ordering key, or the event id where nothing is ordered.
+	Gate string
+	// Attempts and Unknowns are the row's new counts. They are values, not increments, so that a
+	// transaction whose commit got no answer may be repeated.
+	Attempts int
+	Unknowns int
+	// Code is the reason, from a closed set.
+	Code string
+	// Wait is how long the key waits.
+	Wait time.Duration
+}
+
+// Delay puts off a key that is due.
+type Delay struct {
+	Gate string
+	Wait time.Duration
+}
+
+// Head is one of the first held rows of a key, without its payload.
+type Head struct {
+	ID       message.ID
+	Size     int
+	Unknowns int
+}
+
+// DueGate is a key that may be tried again.
+type DueGate struct {
+	Gate string
+	// Draining says that the key's first message got through and the others follow; else the key is in Retry
+	// and only the first one may be sent.
+	Draining bool
+	// Heads are the first held rows in position order, at most as many as asked for; one in Retry.
+	Heads []Head
+}
+
+// Released is what became of a key whose gate was to be opened.
+type Released struct {
+	Gate string
+	// Open says that the gate is gone and its rows are ready again, the lowest at First; 0 where there were none.
+	Open  bool
+	First message.Position
+}
+
+// Backlog counts the rows of some shards that are not settled, at one time of the database's clock.
+type Backlog struct {
+	ObservedAt time.Time
+	Ready      int64
+	Retrying   int64
+	Blocked    int64
+	// BlockedKeys counts the keys behind an open dead letter.
+	BlockedKeys int64
+	// AtLeast says that counting stopped at its bound.
+	AtLeast bool
+	// OldestAt is when the oldest row that is not blocked was written, OldestBlockedAt the oldest blocked one;
+	// nil where there is none.
+	OldestAt        *time.Time
+	OldestBlockedAt *time.Time
+}
