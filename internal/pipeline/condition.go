@@ -1,0 +1,69 @@
+package pipeline
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/postrider/postrider/internal/statusz"
+)
+
+// Condition types, as api/v1alpha1 describes them. The planes share words, not code.
+const (
+	databaseReachable   = "DatabaseReachable"
+	schemaReady         = "SchemaReady"
+	brokerReachable     = "BrokerReachable"
+	sourceReachable     = "SourceReachable"
+	insecureTransport   = "InsecureTransport"
+	tableInUse          = "TableInUse"
+	consumerNameInUse   = "ConsumerNameInUse"
+	targetMayDiscard    = "TargetMayDiscard"
+	referencesResolved  = "ReferencesResolved"
+	statusTrue          = "True"
+	statusFalse         = "False"
+	statusUnknown       = "Unknown"
+	reasonReachable     = "Reachable"
+	reasonSchemaCurrent = "SchemaCurrent"
+	reasonStarting      = "Starting"
+	reasonInUse         = "InUse"
+	reasonSecretMissing = "SecretNotFound"
+)
+
+// maxMessageBytes bounds a condition's message.
+const maxMessageBytes = 256
+
+// condition makes one, its message cut to what a status may hold.
+func condition(kind, status, reason, message string) statusz.Condition {
+	if len(message) > maxMessageBytes {
+		message = strings.ToValidUTF8(message[:maxMessageBytes-3], "") + "..."
+	}
+	return statusz.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+}
+
+// setCondition puts a condition in, in place of one of its type.
+func setCondition(r *statusz.Report, c statusz.Condition) {
+	i := slices.IndexFunc(r.Conditions, func(have statusz.Condition) bool { return have.Type == c.Type })
+	if i < 0 {
+		r.Conditions = append(r.Conditions, c)
+		return
+	}
+	r.Conditions[i] = c
+}
+
+// trouble is why no part runs: what is known of the conditions, and the cause.
+type trouble struct {
+	conditions []statusz.Condition
+	err        error
+}
+
+// Error implements error. The cause's text is safe: it was made to be shown.
+func (t *trouble) Error() string { return t.err.Error() }
+
+// Unwrap returns the cause.
+func (t *trouble) Unwrap() error { return t.err }
+
+// apply writes what is known into a report.
+func (t *trouble) apply(r *statusz.Report) {
+	for _, c := range t.conditions {
+		setCondition(r, c)
+	}
+}
