@@ -62,7 +62,7 @@ func (r *runner) generate(ctx context.Context) error {
 		}
 		err = r.sh(ctx, bin, "paths=./api/...",
 			"object:headerFile=hack/boilerplate.go.txt",
-			"crd", "output:crd:artifacts:config=config/crd")
+			"crd:crdVersions=v1", "output:crd:dir=config/crd")
 		if err != nil {
 			return err
 		}
