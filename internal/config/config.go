@@ -4,31 +4,49 @@
 // Load refuses unknown fields and contradictions with the file and field named. It dials nothing.
 package config
 
+//go:generate go test . -run ^TestDocsDescribeTheFile$ -update
+
 // Version is the version of the file this code writes and reads.
 const Version = 1
 
 // Relay is the configuration of a relay process.
 type Relay struct {
-	Version    int      `json:"version"`
-	Resource   Resource `json:"resource"`
-	RunPolicy  string   `json:"runPolicy"` // Run, Pause or Drain
-	Source     Postgres `json:"source"`
-	Outbox     Outbox   `json:"outbox"`
-	NATS       *NATS    `json:"nats"` // the destination
-	Allowed    []string `json:"allowed,omitempty"`
-	Ordering   string   `json:"ordering"` // PerKey or None
-	Lease      Duration `json:"leaseDuration"`
-	Batch      Batch    `json:"batch"`
-	Backoff    Backoff  `json:"backoff"`
+	// Version is that of the file's form.
+	Version int `json:"version"`
+	// Resource is whom the relay runs for.
+	Resource Resource `json:"resource"`
+	// RunPolicy is Run, Pause or Drain.
+	RunPolicy string `json:"runPolicy"`
+	// Source is the database of the outbox.
+	Source Postgres `json:"source"`
+	// Outbox locates the tables in it.
+	Outbox Outbox `json:"outbox"`
+	// NATS is the destination.
+	NATS *NATS `json:"nats"`
+	// Allowed lists the subjects that a row may name as its destination; none means only the default.
+	Allowed []string `json:"allowed,omitempty"`
+	// Ordering is PerKey or None.
+	Ordering string `json:"ordering"`
+	// Lease is how long a shard stays with a relay that says nothing more.
+	Lease Duration `json:"leaseDuration"`
+	// Batch bounds what a lane reads and sends at once.
+	Batch Batch `json:"batch"`
+	// Backoff bounds the pause of a refused message.
+	Backoff Backoff `json:"backoff"`
+	// StatusTick is how often counts are taken.
 	StatusTick Duration `json:"statusInterval"`
 }
 
 // Resource names the custom resource a worker runs for.
 type Resource struct {
-	Namespace  string `json:"namespace"`
-	Name       string `json:"name"`
-	UID        string `json:"uid"`
-	Generation int64  `json:"generation"`
+	// Namespace is the resource's namespace.
+	Namespace string `json:"namespace"`
+	// Name is its name.
+	Name string `json:"name"`
+	// UID tells a recreated resource from the one before.
+	UID string `json:"uid"`
+	// Generation is that of the spec the file was made from.
+	Generation int64 `json:"generation"`
 }
 
 // String returns namespace/name, the name leases and owners carry.
@@ -36,19 +54,26 @@ func (r Resource) String() string { return r.Namespace + "/" + r.Name }
 
 // Postgres says how to reach one database.
 type Postgres struct {
-	Hosts    []string `json:"hosts"`
-	Port     int32    `json:"port"`
-	Database string   `json:"database"`
-	Schema   string   `json:"schema"`
+	// Hosts are 1 to 5 names or addresses; the one that accepts writes is found.
+	Hosts []string `json:"hosts"`
+	// Port is the same on all of them.
+	Port int32 `json:"port"`
+	// Database is the database's name.
+	Database string `json:"database"`
+	// Schema holds the tables.
+	Schema string `json:"schema"`
 	// CredentialsDir holds the files username and password.
 	CredentialsDir string `json:"credentialsDir"`
-	TLS            TLS    `json:"tls"`
-	MaxConnections int32  `json:"maxConnections"`
+	// TLS says how the connection is protected.
+	TLS TLS `json:"tls"`
+	// MaxConnections bounds the pool.
+	MaxConnections int32 `json:"maxConnections"`
 }
 
 // TLS says how a connection is protected.
 type TLS struct {
-	Mode string `json:"mode"` // VerifyFull, VerifyCA or Insecure (plain text)
+	// Mode is VerifyFull, VerifyCA or Insecure (plain text).
+	Mode string `json:"mode"`
 	// CAFile is a PEM bundle; empty means the system's roots.
 	CAFile string `json:"caFile,omitempty"`
 	// ClientCertificateDir holds tls.crt and tls.key.
@@ -57,93 +82,138 @@ type TLS struct {
 
 // Outbox locates the outbox tables.
 type Outbox struct {
-	Table              string   `json:"table"`
-	Shards             int32    `json:"shards"`
+	// Table is the outbox; the other tables are named after it.
+	Table string `json:"table"`
+	// Shards is the number of independently ordered slices. It never changes.
+	Shards int32 `json:"shards"`
+	// PublishedRetention is how long published rows are kept.
 	PublishedRetention Duration `json:"publishedRetention"`
 }
 
 // NATS says how to reach a stream, for a relay or a consumer.
 type NATS struct {
-	Servers        []string `json:"servers"`
-	Stream         string   `json:"stream"`
-	Topology       string   `json:"topology"`                 // Verify or Declare
-	CredentialsDir string   `json:"credentialsDir,omitempty"` // username and password; empty: none
-	TLS            TLS      `json:"tls"`
+	// Servers are nats://host:port, tls://host:port or host:port.
+	Servers []string `json:"servers"`
+	// Stream is the JetStream stream.
+	Stream string `json:"stream"`
+	// Topology is Verify or Declare.
+	Topology string `json:"topology"`
+	// CredentialsDir holds the files username and password; empty means none are sent.
+	CredentialsDir string `json:"credentialsDir,omitempty"`
+	// TLS says how the connection is protected.
+	TLS TLS `json:"tls"`
 	// Subject is the relay's default destination.
 	Subject string `json:"subject,omitempty"`
-	// FilterSubjects and Durable are the consumer's.
+	// FilterSubjects are the part of the stream a consumer reads; none means all of it.
 	FilterSubjects []string `json:"filterSubjects,omitempty"`
-	Durable        string   `json:"durable,omitempty"`
+	// Durable is the consumer's durable.
+	Durable string `json:"durable,omitempty"`
 }
 
 // Batch bounds what a lane reads and sends at once.
 type Batch struct {
-	MaxMessages    int32    `json:"maxMessages"`
-	MaxBytes       int64    `json:"maxBytes"`
-	PollInterval   Duration `json:"pollInterval"`
+	// MaxMessages bounds a batch by number.
+	MaxMessages int32 `json:"maxMessages"`
+	// MaxBytes bounds a batch by payload, and the payload of a single message.
+	MaxBytes int64 `json:"maxBytes"`
+	// PollInterval is how often an idle lane looks.
+	PollInterval Duration `json:"pollInterval"`
+	// PublishTimeout is how long the broker may take to confirm.
 	PublishTimeout Duration `json:"publishTimeout"`
 }
 
 // Backoff bounds the growing, jittered pause between tries.
 type Backoff struct {
+	// Initial is the longest pause after the first failure; each further one doubles it.
 	Initial Duration `json:"initial"`
-	Max     Duration `json:"max"`
+	// Max is the longest pause of all.
+	Max Duration `json:"max"`
 }
 
 // Consumer is the configuration of a consumer process.
 type Consumer struct {
-	Version      int         `json:"version"`
-	Resource     Resource    `json:"resource"`
-	RunPolicy    string      `json:"runPolicy"`
-	ConsumerName string      `json:"consumerName"`
-	NATS         *NATS       `json:"nats"` // the source
-	Inbox        Inbox       `json:"inbox"`
-	SQL          *SQLHandler `json:"sql"` // the handler
-	Ordering     Ordering    `json:"ordering"`
-	Validation   Validation  `json:"validation"`
-	Concurrency  Concurrency `json:"concurrency"`
-	Backoff      Backoff     `json:"backoff"`
-	StatusTick   Duration    `json:"statusInterval"`
+	// Version is that of the file's form.
+	Version int `json:"version"`
+	// Resource is whom the consumer runs for.
+	Resource Resource `json:"resource"`
+	// RunPolicy is Run, Pause or Drain.
+	RunPolicy string `json:"runPolicy"`
+	// ConsumerName is the scope of the inbox. It never changes.
+	ConsumerName string `json:"consumerName"`
+	// NATS is the source.
+	NATS *NATS `json:"nats"`
+	// Inbox locates the tables in the database of the effects.
+	Inbox Inbox `json:"inbox"`
+	// SQL is the handler.
+	SQL *SQLHandler `json:"sql"`
+	// Ordering says what order is kept.
+	Ordering Ordering `json:"ordering"`
+	// Validation bounds a message before it is decoded.
+	Validation Validation `json:"validation"`
+	// Concurrency bounds the work in flight.
+	Concurrency Concurrency `json:"concurrency"`
+	// Backoff bounds the pause of a message whose handler failed.
+	Backoff Backoff `json:"backoff"`
+	// StatusTick is how often counts are taken.
+	StatusTick Duration `json:"statusInterval"`
 }
 
 // Inbox locates the inbox tables and says how long they remember.
 type Inbox struct {
-	Postgres      Postgres `json:"postgres"`
-	Retention     Duration `json:"retention"`
+	// Postgres is the database of the inbox and of the effects.
+	Postgres Postgres `json:"postgres"`
+	// Retention is how long an event id is remembered.
+	Retention Duration `json:"retention"`
+	// ReplayHorizon is how long ago a message may have been sent that is replayed.
 	ReplayHorizon Duration `json:"replayHorizon"`
 }
 
 // SQLHandler applies one statement a message, chosen by event type.
 type SQLHandler struct {
-	Routes      []SQLRoute `json:"routes"`
-	OnUnmatched string     `json:"onUnmatched"` // Ignore or DeadLetter
+	// Routes are looked up by event type; each type has one.
+	Routes []SQLRoute `json:"routes"`
+	// OnUnmatched is Ignore or DeadLetter.
+	OnUnmatched string `json:"onUnmatched"`
 }
 
 // SQLRoute maps event types, exact or "prefix.*", to a statement with named parameters.
 type SQLRoute struct {
+	// EventTypes are exact, "prefix.*" or "*".
 	EventTypes []string `json:"eventTypes"`
-	Statement  string   `json:"statement"`
+	// Statement is one SQL statement with named parameters such as @ordering_key.
+	Statement string `json:"statement"`
 }
 
 // Ordering says what order the consumer keeps.
 type Ordering struct {
-	Mode         string   `json:"mode"`         // PerKey or None
-	Versions     string   `json:"versions"`     // Enforce, IgnoreOlder or Unchecked
-	Delivery     string   `json:"delivery"`     // Shared or SingleActive
-	GapTimeout   Duration `json:"gapTimeout"`   // how long a gap may last before OnGapTimeout
-	OnGapTimeout string   `json:"onGapTimeout"` // Hold or Apply
+	// Mode is PerKey or None.
+	Mode string `json:"mode"`
+	// Versions is Enforce, IgnoreOlder or Unchecked.
+	Versions string `json:"versions"`
+	// Delivery is Shared or SingleActive.
+	Delivery string `json:"delivery"`
+	// GapTimeout is how long a gap may last before OnGapTimeout.
+	GapTimeout Duration `json:"gapTimeout"`
+	// OnGapTimeout is Hold or Apply.
+	OnGapTimeout string `json:"onGapTimeout"`
 }
 
 // Validation bounds a message before it is decoded.
 type Validation struct {
+	// MaxBytes bounds a message's data.
 	MaxBytes int64 `json:"maxBytes"`
+	// MaxDepth bounds the nesting of JSON.
 	MaxDepth int32 `json:"maxDepth"`
 }
 
 // Concurrency bounds the consumer.
 type Concurrency struct {
-	Lanes            int32    `json:"lanes"`
-	Prefetch         int32    `json:"prefetch"`
-	MaxBatchMessages int32    `json:"maxBatchMessages"`
-	HandlerTimeout   Duration `json:"handlerTimeout"`
+	// Lanes is the number of transactions at once.
+	Lanes int32 `json:"lanes"`
+	// Prefetch bounds what the broker hands out unacknowledged.
+	Prefetch int32 `json:"prefetch"`
+	// MaxBatchMessages bounds one transaction.
+	MaxBatchMessages int32 `json:"maxBatchMessages"`
+	// HandlerTimeout bounds one transaction's time.
+	HandlerTimeout Duration `json:"handlerTimeout"`
 }
