@@ -365,3 +365,22 @@ func refusedInOneLine(t *testing.T, err error) {
 		t.Errorf("error is not one short line: %q", err)
 	}
 }
+
+func TestSecretPathsAreAllThatTheFileNames(t *testing.T) {
+	t.Parallel()
+	relay, err := config.ParseRelay([]byte(read(t, "relay.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"/secrets/db", "/secrets/db-ca/ca.crt", "/secrets/nats"}, relay.SecretPaths()); diff != "" {
+		t.Error(diff)
+	}
+	consumer, err := config.ParseConsumer([]byte(read(t, "consumer.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"/secrets/db", "/secrets/nats", "/secrets/nats-ca/ca.crt", "/secrets/nats-client"}
+	if diff := cmp.Diff(want, consumer.SecretPaths()); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,66 @@
+package worker
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/telemetry"
+)
+
+func TestTheCommandLine(t *testing.T) {
+	t.Parallel()
+	defaults := Flags{
+		ConfigPath: "/etc/postrider/config.json", Listen: ":8080", LogLevel: slog.LevelInfo, DrainTimeout: DrainTimeout,
+	}
+	changed := Flags{
+		ConfigPath: "a.json", Listen: "127.0.0.1:0", LogLevel: slog.LevelDebug, DrainTimeout: time.Second,
+		AllowLoopback: true,
+	}
+
+	cases := map[string]struct {
+		args []string
+		want Flags
+		err  string
+		out  string
+	}{
+		"nothing is needed in a pod": {want: defaults},
+		"everything can be said": {
+			args: []string{
+				"--config", "a.json", "--listen=127.0.0.1:0", "--log-level", "debug", "--drain-timeout", "1s",
+				"--allow-loopback",
+			},
+			want: changed,
+		},
+		"the version is printed":           {args: []string{"--version"}, err: "done", out: "relay v1 (abc) go1"},
+		"help is printed":                  {args: []string{"--help"}, err: "done", out: "-config"},
+		"an unknown flag is refused":       {args: []string{"--dsn=x"}, err: "not defined", out: "-dsn"},
+		"an argument is refused":           {args: []string{"start"}, err: "unexpected", out: `unexpected argument "start"`},
+		"an unknown level is refused":      {args: []string{"--log-level=loud"}, err: "log level", out: "--log-level"},
+		"a drain of no time is refused":    {args: []string{"--drain-timeout=0s"}, err: "above 0", out: "--drain-timeout"},
+		"a drain of many words is refused": {args: []string{"--drain-timeout=soon"}, err: "invalid value", out: "drain-timeout"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			build := telemetry.Build{Version: "v1", Revision: "abc", GoVersion: "go1"}
+			got, err := ParseFlags("relay", tc.args, build, &out, &out)
+			if tc.err == "" && (err != nil || got != tc.want) {
+				t.Errorf("ParseFlags() = %+v, %v, want %+v", got, err, tc.want)
+			}
+			if tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
+				t.Errorf("error = %v, want %q", err, tc.err)
+			}
+			if errors.Is(err, ErrDone) != (tc.err == "done") {
+				t.Errorf("error = %v", err)
+			}
+			if !strings.Contains(out.String(), tc.out) {
+				t.Errorf("printed %q, want %q", out.String(), tc.out)
+			}
+		})
+	}
+}
