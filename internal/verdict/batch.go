@@ -120,6 +120,9 @@ func (b *Batch) Candidates() []int {
 // Fresh says that the id of the message at i is new.
 func (b *Batch) Fresh(i int) { b.fresh[i] = true }
 
+// IsFresh says whether the id of the message at i is new.
+func (b *Batch) IsFresh(i int) bool { return b.fresh[i] }
+
 // Known says that the id of the message at i is in the inbox with this digest.
 func (b *Batch) Known(i int, digest []byte) { b.decisions[i] = b.items[i].repeat(digest) }
 

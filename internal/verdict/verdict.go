@@ -241,3 +241,45 @@ func (r Rules) After(k Key, it *Item, d Decision) Key {
 	}
 	return k
 }
+
+// Job is what the tables' owner needs to know beside the messages.
+type Job struct {
+	Rules Rules
+	// HandlerTimeout bounds one statement of the handler, and about a whole transaction.
+	HandlerTimeout time.Duration
+	// Pause returns how long a message waits after a failure: its attempts so far, this one included, and the time
+	// since its first failure.
+	Pause func(attempts int, failing time.Duration) time.Duration
+	// Wait makes Apply wait for a key that another process holds, for a short time, instead of leaving it out.
+	Wait bool
+}
+
+// Drained is what became of the parked messages of one key.
+type Drained struct {
+	// Found says that something was due.
+	Found     bool
+	Decisions []Decision
+	// Skipped counts the ranges of versions that were given up.
+	Skipped int
+}
+
+// Owner names the resource that uses a consumer name.
+type Owner struct {
+	Resource string // namespace/name
+	UID      string
+	// Lease is how long the name stays taken without a further heartbeat.
+	Lease time.Duration
+}
+
+// Counts is how a consumer's tables stand. A count of MaxCount means at least so many.
+type Counts struct {
+	At               time.Time // by the database's clock
+	Parked           int64
+	Gaps             int64
+	BlockedKeys      int64
+	DeadLetters      int64
+	OldestDeadLetter *time.Time
+}
+
+// MaxCount is where counting stops.
+const MaxCount = 100_001

@@ -1,0 +1,163 @@
+package inboxdb_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/inboxdb"
+	"github.com/postrider/postrider/internal/postgres/schema"
+	"github.com/postrider/postrider/internal/verdict"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// consumerName is the one name of these tests; schemas keep them apart.
+const consumerName = "shop/billing"
+
+// inbox is a schema with inbox tables, an effect table and an ordinary role.
+type inbox struct {
+	*testkit.DB
+	t    *testing.T
+	role string
+	pool *pgxpool.Pool
+}
+
+func newInbox(t *testing.T, options ...testkit.PostgresOption) *inbox {
+	t.Helper()
+	db := testkit.Postgres(t, options...)
+	in := &inbox{DB: db, t: t, role: "role_" + strings.ToLower(rand.Text()[:16])}
+	err := schema.Apply(t.Context(), db.Pool(), postgres.Names{Schema: db.Schema}, schema.Options{
+		Components: []schema.Component{schema.Inbox},
+	})
+	if err != nil {
+		t.Fatalf("applying the schema: %v", err)
+	}
+	role, sch := pgx.Identifier{in.role}.Sanitize(), pgx.Identifier{db.Schema}.Sanitize()
+	db.Exec(`CREATE TABLE effect (n bigint GENERATED ALWAYS AS IDENTITY, event_id text PRIMARY KEY, key text NOT NULL,
+		version bigint, data jsonb)`)
+	db.Exec(fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'ordinary'", role))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		if in.pool != nil {
+			in.pool.Close()
+		}
+		for _, s := range []string{"DROP OWNED BY " + role, "DROP ROLE " + role} {
+			if _, err := db.Pool().Exec(ctx, s); err != nil {
+				t.Errorf("%s: %v", s, err)
+			}
+		}
+	})
+	db.Exec(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", sch, role))
+	db.Exec(fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO %s", sch, role))
+	db.Exec(fmt.Sprintf("ALTER ROLE %s SET search_path = %s", role, sch))
+	in.pool = in.open(t)
+	return in
+}
+
+// open returns a pool of the ordinary role, made as workers make theirs.
+func (in *inbox) open(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	cfg := in.Config()
+	for name, content := range map[string]string{"username": in.role, "password": "ordinary"} {
+		if err := os.WriteFile(filepath.Join(cfg.CredentialsDir, name), []byte(content), 0o600); err != nil {
+			t.Fatalf("writing the credentials: %v", err)
+		}
+	}
+	pool, err := postgres.Open(t.Context(), cfg, postgres.Options{ApplicationName: in.role, AllowLoopback: true})
+	if err != nil {
+		t.Fatalf("opening a pool: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool.Pool
+}
+
+// store returns a store as one process has it.
+func (in *inbox) store() *inboxdb.Store {
+	return inboxdb.New(in.pool, postgres.Names{Schema: in.Schema}, consumerName)
+}
+
+const insertEffect = `INSERT INTO effect (event_id, key, version, data) VALUES (($1::text), ($2::text), ($3::int8), ($4::jsonb))`
+
+// order returns a keyed message that inserts an effect.
+func order(id, key string, version int64) *verdict.Item {
+	it := &verdict.Item{
+		Envelope: message.Envelope{
+			EventID: id, Type: "order.paid", SchemaVersion: 1, Source: "shop", OrderingKey: key, AggregateVersion: version,
+			Data: []byte(`{"n":1}`),
+		},
+		Position: "ORDERS@" + id, Keyed: true, Key: verdict.KeyHash(consumerName, "shop", "", key),
+	}
+	it.Record = message.Record{
+		Key: []byte(key), Body: it.Data,
+		Headers: []message.Header{
+			{Name: "event-id", Value: id},
+			{Name: "event-type", Value: "order.paid"},
+			{Name: "source", Value: "shop"},
+			{Name: "ordering-key", Value: key},
+			{Name: "aggregate-version", Value: fmt.Sprint(version)},
+		},
+	}
+	it.Digest = message.Digest(it.Type, key, it.Data)
+	it.Statement = &verdict.Statement{SQL: insertEffect, Args: []any{id, key, version, it.Data}}
+	return it
+}
+
+// admit reads a parked record again, as the consumer does.
+func admit(r message.Record, position string) *verdict.Item {
+	e, err := message.Decode(&r)
+	if err != nil {
+		panic(err) // only this file's own records are parked here
+	}
+	it := order(e.EventID, e.OrderingKey, e.AggregateVersion)
+	it.Record, it.Position = r, position
+	return it
+}
+
+// poison makes the message's statement fail with the given SQLSTATE until the table allow holds its id.
+func (in *inbox) poison(it *verdict.Item, state string) *verdict.Item {
+	it.Statement.SQL = fmt.Sprintf(`WITH x AS (SELECT fail(($1::text), '%s')) `, state) + insertEffect
+	return it
+}
+
+// withFail makes the function that poison uses.
+func (in *inbox) withFail() {
+	in.Exec(`CREATE FUNCTION fail(id text, state text) RETURNS void LANGUAGE plpgsql AS $f$
+		BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = state; END $f$`)
+}
+
+func job(rules verdict.Rules) verdict.Job {
+	return verdict.Job{
+		Rules: rules, HandlerTimeout: 10 * time.Second,
+		Pause: func(int, time.Duration) time.Duration { return 0 },
+	}
+}
+
+func (in *inbox) effects() []string {
+	in.t.Helper()
+	return testkit.Values[string](in.DB, `SELECT key || '@' || version FROM effect ORDER BY n`)
+}
+
+func actions(ds []verdict.Decision) []string {
+	names := make([]string, len(ds))
+	for i, d := range ds {
+		names[i] = d.Action.String()
+		if d.Reason != "" {
+			names[i] += " " + string(d.Reason)
+		}
+	}
+	return names
+}
