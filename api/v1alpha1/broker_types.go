@@ -4,7 +4,8 @@ package v1alpha1
 // such as "nats:4222", "10.0.0.7" or "[fd00::7]:4222".
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=261
-// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\\\\[[0-9A-Fa-f:.]+\\\\])(:[0-9]{1,5})?$')",message="must be host or host:port, without scheme, credentials or spaces; an IPv6 address stands in brackets"
+// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|[[][0-9A-Fa-f:.]+[]])(:[0-9]{1,5})?$') && (!self.startsWith('[') || isIP(self.substring(1, self.lastIndexOf(']'))))",message="must be host or host:port, without scheme, credentials or spaces; an IPv6 address stands in brackets"
+// +kubebuilder:validation:XValidation:rule="!self.matches(':[0-9]{1,5}$') || (int(self.substring(self.lastIndexOf(':') + 1)) >= 1 && int(self.substring(self.lastIndexOf(':') + 1)) <= 65535)",message="the port must be 1 to 65535"
 type ServerAddress string
 
 // Subject is one NATS subject: parts joined by dots, without wildcards and without $.

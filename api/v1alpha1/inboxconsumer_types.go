@@ -228,7 +228,7 @@ type SQLHandler struct {
 // EventTypePattern is an event type, such as order.paid; a prefix, such as order.*; or * for every type.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=128
-// +kubebuilder:validation:XValidation:rule="self.matches('^([*]|[^\\\\s*\\\\x00-\\\\x20]+([.][*])?)$')",message="must be an event type such as order.paid, a prefix such as order.*, or *"
+// +kubebuilder:validation:XValidation:rule="self.matches('^([*]|[^[:space:][:cntrl:]*]+([.][*])?)$')",message="must be an event type such as order.paid, a prefix such as order.*, or *"
 type EventTypePattern string
 
 // SQLRoute is a statement and the event types it is for.
@@ -240,13 +240,13 @@ type SQLRoute struct {
 	// +listType=set
 	EventTypes []EventTypePattern `json:"eventTypes,omitempty"`
 
-	// statement is one SQL statement, at most 16384 bytes, run for each message in the transaction of its inbox
+	// statement is one SQL statement, at most 8192 characters, run for each message in the transaction of its inbox
 	// row. Its values are named parameters only: @event_id, @event_type, @schema_version, @ordering_key,
 	// @aggregate_version, @occurred_at, @source, @headers, @data (jsonb) and @payload (bytea).
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=16384
-	// +kubebuilder:validation:XValidation:rule="self.matches('[^\\\\s]') && !self.contains('\\\\x00')",message="must be one SQL statement"
+	// +kubebuilder:validation:MaxLength=8192
+	// +kubebuilder:validation:XValidation:rule="self.matches('[^[:space:]]') && self.matches(r'^[^\\x00]*$')",message="must be one SQL statement, without NUL"
 	Statement string `json:"statement,omitempty"`
 }
 
@@ -399,6 +399,7 @@ type InboxConsumerStatus struct {
 
 	// source names the broker and what is consumed, such as nats/ORDERS.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=300
 	Source string `json:"source,omitempty"`
 

@@ -260,6 +260,7 @@ type OutboxRelayStatus struct {
 
 	// destination names the broker and the default destination, such as nats/orders.events.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=300
 	Destination string `json:"destination,omitempty"`
 

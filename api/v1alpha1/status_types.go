@@ -6,17 +6,17 @@ import (
 
 // WorkerStatus is the part of a status that both kinds share.
 type WorkerStatus struct {
-	// observedGeneration is the generation of the spec that this status was computed from.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-
 	// conditions say what works and what does not. Ready sums them up.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// observedGeneration is the generation of the spec that this status was computed from.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// replicas is the number of Pods.
 	// +optional
@@ -30,6 +30,7 @@ type WorkerStatus struct {
 
 	// selector selects the Pods, as text, for the scale subresource.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Selector string `json:"selector,omitempty"`
 

@@ -84,6 +84,7 @@ type Workload struct {
 
 	// priorityClassName is the Pods' priority class; the operator accepts only those it was told to.
 	// +optional
+	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="must be the name of a PriorityClass"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
