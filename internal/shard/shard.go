@@ -56,6 +56,8 @@ type Settlement struct {
 	Already int
 	// Vanished counts those that are in neither table: somebody deleted them.
 	Vanished int
+	// Unclear counts missing rows that could not be looked up in time.
+	Unclear int
 	// Xid is the settling transaction's id.
 	Xid uint64
 }

@@ -1,0 +1,279 @@
+package outboxdb
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/postrider/postrider/internal/lease"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/shard"
+)
+
+// defectHeaders marks a row whose headers or times no record can carry.
+const defectHeaders = "InvalidHeader"
+
+// claimSQL reads a lane's window in one snapshot. The first row holds the snapshot's xmin and the positions
+// between the floor ($2) and what was read ($3); the others are whole rows above it.
+//
+// A plain cursor would lose the messages that commit late below it, or send them out of order. So the floor
+// moves only when nothing can appear below it, and what lies between is compared with what the lane has in
+// hand; positions are enough for that. (position <> ALL(array) would do it in one go, but a generic plan
+// compares linearly.)
+//
+// The row whose payload reaches $5 bytes is the last; octet_length does not load a payload that is stored
+// out of line, so a row of any size costs nothing until it is sent.
+const claimSQL = `
+SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin,
+  (SELECT array_agg(b.position ORDER BY b.position) FROM (
+    SELECT position FROM {outbox} WHERE shard = $1 AND NOT held AND position > $2 AND position <= $3
+    ORDER BY position LIMIT $6) b) AS below,
+  NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
+  NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
+  NULL::boolean, NULL::boolean
+UNION ALL
+SELECT NULL, NULL, r.* FROM (
+  SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
+    y.aggregate_version, y.destination, y.content_type,
+    CASE WHEN y.size <= $5 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
+    y.unknowns, y.expired, g.ordering_key IS NOT NULL
+  FROM (
+    SELECT x.*, sum(x.size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING) - x.size AS before FROM (
+      SELECT position, event_id, event_type, schema_version, source, ordering_key, aggregate_version, destination,
+        content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns,
+        (aggregate_version IS NULL AND expires_at <= statement_timestamp()) IS TRUE AS expired
+      FROM {outbox} WHERE shard = $1 AND NOT held AND position > $3 ORDER BY position LIMIT $4) x) y
+  LEFT JOIN {outbox_gate} g ON $7 AND g.shard = $1 AND g.ordering_key = y.ordering_key
+  WHERE y.before < $5
+  ORDER BY y.position) r`
+
+// Claim returns what one snapshot shows of the window of the lease's shard.
+func (s *Store) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard.Claim, error) {
+	c := shard.Claim{}
+	read := func(rows pgx.Rows) error { return collectClaim(rows, w, &c) }
+	err := s.pipelined(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.claim, l.Shard, int64(w.Floor), int64(w.Read), w.MaxMessages, w.MaxBytes, w.MaxBelow,
+			!s.cfg.Unordered).Query(read)
+	})
+	if err != nil {
+		return shard.Claim{}, fmt.Errorf("claim batch: %w", err)
+	}
+	return c, nil
+}
+
+func collectClaim(rows pgx.Rows, w shard.Window, c *shard.Claim) error {
+	scan := newRowScan(2)
+	var bytes int64
+	seen := false
+	for rows.Next() {
+		if rows.RawValues()[0] != nil {
+			if err := readSnapshot(rows, c); err != nil {
+				return err
+			}
+			seen = true
+			continue
+		}
+		if c.Rows == nil {
+			c.Rows = make([]shard.Row, 0, w.MaxMessages)
+		}
+		row, err := scan.row(rows)
+		if err != nil {
+			return err
+		}
+		bytes += int64(row.Size)
+		c.Rows = append(c.Rows, row)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	if !seen {
+		return errors.New("the answer has no snapshot")
+	}
+	// UNION ALL keeps the order of its parts in every plan seen, but no standard says so.
+	if !slices.IsSortedFunc(c.Rows, byPosition) {
+		slices.SortFunc(c.Rows, byPosition)
+	}
+	c.Cut = len(c.Rows) >= w.MaxMessages || bytes >= w.MaxBytes
+	c.BelowCut = len(c.Below) >= w.MaxBelow
+	return nil
+}
+
+func byPosition(a, b shard.Row) int { return cmp.Compare(a.Position, b.Position) }
+
+// readSnapshot reads a claim's first row, whose other columns are empty.
+func readSnapshot(rows pgx.Rows, c *shard.Claim) error {
+	var below []int64
+	into := make([]any, 2+rowColumns)
+	into[0], into[1] = &c.Xmin, &below
+	if err := rows.Scan(into...); err != nil {
+		return fmt.Errorf("read snapshot: %w", err)
+	}
+	c.Below = make([]message.Position, len(below))
+	for i, p := range below {
+		c.Below[i] = message.Position(p)
+	}
+	return nil
+}
+
+// rowColumns is the number of columns of a row.
+const rowColumns = 18
+
+// rowScan reads rows without a new target for each.
+type rowScan struct {
+	row0       shard.Row
+	into       []any
+	version    pgtype.Int8
+	size       int32
+	headers    []byte
+	trace      pgtype.Text
+	occurred   pgtype.Timestamptz
+	attempts   int16
+	unknowns   int16
+	id         [16]byte
+	position   int64
+	attributes struct{ typ, source, destination, contentType repeated }
+}
+
+// newRowScan returns a scan of rows whose columns come after some others.
+func newRowScan(skip int) *rowScan {
+	s := &rowScan{}
+	s.into = make([]any, skip, skip+rowColumns)
+	s.into = append(s.into, &s.position, &s.id, &s.attributes.typ, &s.row0.SchemaVersion, &s.attributes.source,
+		&s.row0.OrderingKey, &s.version, &s.attributes.destination, &s.attributes.contentType, &s.row0.Payload,
+		&s.size, &s.headers, &s.trace, &s.occurred, &s.attempts, &s.unknowns, &s.row0.Expired, &s.row0.Gated)
+	return s
+}
+
+func (s *rowScan) row(rows pgx.Rows) (shard.Row, error) {
+	s.row0.Payload, s.row0.Headers, s.row0.Defect = nil, nil, ""
+	if err := rows.Scan(s.into...); err != nil {
+		return shard.Row{}, fmt.Errorf("read row: %w", err)
+	}
+	r := s.row0
+	r.Position, r.ID, r.AggregateVersion = message.Position(s.position), s.id, s.version.Int64
+	r.Type, r.Source = s.attributes.typ.value, s.attributes.source.value
+	r.Destination, r.ContentType = s.attributes.destination.value, s.attributes.contentType.value
+	r.Size, r.Attempts, r.Unknowns = int(s.size), int(s.attempts), int(s.unknowns)
+	r.Traceparent, r.OccurredAt = s.trace.String, s.occurred.Time
+	// A row that was inserted by hand may hold what no record can carry: that is this row's failure, not the claim's.
+	if s.occurred.InfinityModifier != pgtype.Finite {
+		r.Defect = defectHeaders
+	}
+	if s.headers != nil && json.Unmarshal(s.headers, &r.Headers) != nil {
+		r.Headers, r.Defect = nil, defectHeaders
+	}
+	return r, nil
+}
+
+// repeated is a text column whose values are mostly the same in neighbouring rows: the text is allocated only
+// when it changes.
+type repeated struct{ value string }
+
+// ScanBytes implements pgtype.BytesScanner.
+func (r *repeated) ScanBytes(v []byte) error {
+	if string(v) != r.value { // compares without allocating
+		r.value = string(v)
+	}
+	return nil
+}
+
+// rowSQL are the columns of a row in a fetch; x is the outbox.
+const rowSQL = `x.position, x.event_id, x.event_type, x.schema_version, x.source, x.ordering_key,
+  x.aggregate_version, x.destination, x.content_type,
+  CASE WHEN octet_length(x.payload) <= $3 THEN x.payload END, octet_length(x.payload), x.headers, x.traceparent,
+  x.occurred_at, x.attempts, x.unknowns,
+  (x.aggregate_version IS NULL AND x.expires_at <= statement_timestamp()) IS TRUE`
+
+// fetchSQL reads ready rows by their positions, which the ready index serves.
+const fetchSQL = `
+SELECT ` + rowSQL + `, g.ordering_key IS NOT NULL
+FROM {outbox} x LEFT JOIN {outbox_gate} g ON $4 AND g.shard = $1 AND g.ordering_key = x.ordering_key
+WHERE x.shard = $1 AND NOT x.held AND x.position = ANY($2::bigint[])
+ORDER BY x.position`
+
+// Fetch returns the ready rows of the lease's shard at the positions, as far as they are still there.
+func (s *Store) Fetch(ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64) ([]shard.Row, error) {
+	positions := make([]int64, len(at))
+	for i, p := range at {
+		positions[i] = int64(p)
+	}
+	rows, err := s.rows(ctx, s.sql.fetch, l.Shard, positions, maxBytes, !s.cfg.Unordered)
+	if err != nil {
+		return nil, fmt.Errorf("fetch %d late rows: %w", len(at), err)
+	}
+	return rows, nil
+}
+
+// loadSQL reads held rows by their ids.
+const loadSQL = `
+SELECT ` + rowSQL + `, true
+FROM {outbox} x WHERE x.shard = $1 AND x.held AND x.event_id = ANY($2::uuid[])
+ORDER BY x.position`
+
+// Load returns the held rows of the lease's shard with these ids, as far as they are still there.
+func (s *Store) Load(ctx context.Context, l lease.Lease, ids []message.ID, maxBytes int64) ([]shard.Row, error) {
+	rows, err := s.rows(ctx, s.sql.load, l.Shard, uuids(ids), maxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("load %d held rows: %w", len(ids), err)
+	}
+	return rows, nil
+}
+
+func (s *Store) rows(ctx context.Context, query string, args ...any) ([]shard.Row, error) {
+	var out []shard.Row
+	read := func(rows pgx.Rows) error {
+		scan := newRowScan(0)
+		for rows.Next() {
+			row, err := scan.row(rows)
+			if err != nil {
+				return err
+			}
+			out = append(out, row)
+		}
+		return rows.Err()
+	}
+	err := s.pipelined(ctx, func(b *pgx.Batch) { b.Queue(query, args...).Query(read) })
+	return out, err
+}
+
+// uuids gives pgx the ids as the array it encodes in binary.
+func uuids(ids []message.ID) [][16]byte {
+	out := make([][16]byte, len(ids))
+	for i, id := range ids {
+		out[i] = id
+	}
+	return out
+}
+
+// waitingSQL finds the shards that have something to do: a ready row above the lane's floor or a key that is due.
+// statement_timestamp() is stable, so that the index on (shard, due) serves; clock_timestamp() would not.
+const waitingSQL = `
+SELECT s.shard FROM unnest($1::smallint[], $2::bigint[]) s(shard, floor)
+WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.shard = s.shard AND NOT o.held AND o.position > s.floor)
+   OR EXISTS (SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.due <= statement_timestamp())`
+
+// Waiting returns those of the shards whose lane has something to do. Floors are those of the lanes, which
+// must have nothing in hand.
+func (s *Store) Waiting(ctx context.Context, shards []int16, floors []message.Position) ([]int16, error) {
+	above := make([]int64, len(floors))
+	for i, f := range floors {
+		above[i] = int64(f)
+	}
+	var out []int16
+	err := s.pipelined(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.waiting, shards, above).Query(func(rows pgx.Rows) (err error) {
+			out, err = pgx.CollectRows(rows, pgx.RowTo[int16])
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for work: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,31 @@
+package outboxdb
+
+import (
+	"errors"
+
+	"github.com/postrider/postrider/internal/postgres"
+)
+
+// The condition types that an error of the store belongs to.
+const (
+	conditionDatabase = "DatabaseReachable"
+	conditionSchema   = "SchemaReady"
+	conditionInUse    = "TableInUse"
+)
+
+// Explain says which condition an error belongs to, its reason, and what to do about it, in words that are safe
+// to show.
+func (s *Store) Explain(err error) (condition, reason, message string) {
+	var inUse *TableInUseError
+	if errors.As(err, &inUse) {
+		return conditionInUse, "OwnedByOther", inUse.Error()
+	}
+	_, why, _ := postgres.Classify(err)
+	switch why {
+	case postgres.ReasonSchemaMissing, postgres.ReasonSchemaInvalid, postgres.ReasonPermissionDenied:
+		condition = conditionSchema
+	default:
+		condition = conditionDatabase
+	}
+	return condition, string(why), postgres.SafeError(err)
+}
