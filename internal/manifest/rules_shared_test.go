@@ -1,17 +1,15 @@
 package manifest
 
-import "testing"
-
 const (
 	pg   = "spec.source.postgres."
 	nats = "spec.destination.nats."
 )
 
-func TestRulesOfNames(t *testing.T) {
-	t.Parallel()
+// nameRules are cases for names and unknown fields.
+func nameRules() map[string]rule {
 	const consumer = "InboxConsumer"
 	tooLong := []string{"metadata.name: must be at most 54 characters, so that the names made from it fit"}
-	checkRules(t, map[string]rule{
+	return map[string]rule{
 		"the least relay is accepted":                      {},
 		"the least consumer is accepted":                   {kind: consumer},
 		"a relay's name may have 54 characters":            {set: map[string]any{"metadata.name": long(54)}},
@@ -24,18 +22,18 @@ func TestRulesOfNames(t *testing.T) {
 		"shell and variables in a name are refused":        {set: map[string]any{pg + "database": "$(DB_PASSWORD);id"}, refuse: []string{pg + "database: must be a database name of letters, digits and _ . $ -, not a connection string"}},
 		"spec is required":                                 {set: map[string]any{"spec": nil}, refuse: []string{"spec: must be set"}},
 		"a field of a wrong type is named with both types": {set: map[string]any{"spec.batch.maxMessages": "many"}, refuse: []string{"spec.batch.maxMessages: must be of type integer, not string"}},
-	})
+	}
 }
 
-func TestRulesOfThePostgresBlock(t *testing.T) {
-	t.Parallel()
+// postgresRules are cases for the database block and the schema policies.
+func postgresRules() map[string]rule {
 	const (
 		host     = "must be a host name or an IP address without scheme, port or spaces"
 		database = "must be a database name of letters, digits and _ . $ -, not a connection string"
 		ident    = "must be one identifier: letters, digits and _, not beginning with a digit"
 		secret   = "must be the name of a Secret in this namespace: lower case letters, digits, - and ."
 	)
-	checkRules(t, map[string]rule{
+	return map[string]rule{
 		"hosts may be names and addresses": {set: map[string]any{pg + "hosts": []string{"db-1.shop.svc", "10.0.0.7", "fd00::7", "db_2", "a"}}},
 		"a host with a scheme is refused":  {set: map[string]any{pg + "hosts": []string{"postgres://db"}}, refuse: []string{pg + "hosts[0]: " + host}},
 		"a host with a port is refused":    {set: map[string]any{pg + "hosts": []string{"db", "db:5432"}}, refuse: []string{pg + "hosts[1]: " + host}},
@@ -57,21 +55,21 @@ func TestRulesOfThePostgresBlock(t *testing.T) {
 		"a database name has at most 63 bytes":     {set: map[string]any{pg + "database": long(64)}, refuse: []string{pg + "database: must not be longer than 63 bytes"}},
 		"a database is required":                   {set: map[string]any{pg + "database": nil}, refuse: []string{pg + "database: must be set"}},
 
-		"a schema is one identifier":               {set: map[string]any{pg + "schema": "Orders_2"}},
-		"a schema with a statement is refused":     {set: map[string]any{pg + "schema": "public; drop table x"}, refuse: []string{pg + "schema: " + ident}},
-		"a schema with a dot is refused":           {set: map[string]any{pg + "schema": "a.b"}, refuse: []string{pg + "schema: " + ident}},
-		"a schema has at most 63 bytes":            {set: map[string]any{pg + "schema": long(64)}, refuse: []string{pg + "schema: must not be longer than 63 bytes"}},
-		"two connections are the least":            {set: map[string]any{pg + "maxConnections": 1}, refuse: []string{pg + "maxConnections: must be at least 2"}},
-		"200 connections are accepted":             {set: map[string]any{pg + "maxConnections": 200}},
-		"201 connections are refused":              {set: map[string]any{pg + "maxConnections": 201}, refuse: []string{pg + "maxConnections: must be at most 200"}},
-		"credentials are required":                 {set: map[string]any{pg + "credentialsSecretRef": nil}, refuse: []string{pg + "credentialsSecretRef: must be set"}},
-		"a Secret's name may have dots":            {set: map[string]any{pg + "credentialsSecretRef.name": "orders.db-1"}},
-		"a Secret's name has no capitals":          {set: map[string]any{pg + "credentialsSecretRef.name": "Orders"}, refuse: []string{pg + "credentialsSecretRef.name: " + secret}},
-		"a path is no Secret's name":               {set: map[string]any{pg + "credentialsSecretRef.name": "../x"}, refuse: []string{pg + "credentialsSecretRef.name: " + secret}},
-		"a reference without a name is refused":    {set: map[string]any{pg + "credentialsSecretRef": map[string]any{}}, refuse: []string{pg + "credentialsSecretRef.name: must be set"}},
-		"the consumer's database keeps the rules":  {kind: "InboxConsumer", set: map[string]any{"spec.inbox.postgres.hosts": []string{"db:1"}}, refuse: []string{"spec.inbox.postgres.hosts[0]: " + host}},
-		"the consumer's database is required":      {kind: "InboxConsumer", set: map[string]any{"spec.inbox.postgres": nil}, refuse: []string{"spec.inbox.postgres: must be set"}},
-		"the relay's database is required":         {set: map[string]any{"spec.source.postgres": nil}, refuse: []string{"spec.source.postgres: must be set"}},
+		"a schema is one identifier":              {set: map[string]any{pg + "schema": "Orders_2"}},
+		"a schema with a statement is refused":    {set: map[string]any{pg + "schema": "public; drop table x"}, refuse: []string{pg + "schema: " + ident}},
+		"a schema with a dot is refused":          {set: map[string]any{pg + "schema": "a.b"}, refuse: []string{pg + "schema: " + ident}},
+		"a schema has at most 63 bytes":           {set: map[string]any{pg + "schema": long(64)}, refuse: []string{pg + "schema: must not be longer than 63 bytes"}},
+		"two connections are the least":           {set: map[string]any{pg + "maxConnections": 1}, refuse: []string{pg + "maxConnections: must be at least 2"}},
+		"200 connections are accepted":            {set: map[string]any{pg + "maxConnections": 200}},
+		"201 connections are refused":             {set: map[string]any{pg + "maxConnections": 201}, refuse: []string{pg + "maxConnections: must be at most 200"}},
+		"credentials are required":                {set: map[string]any{pg + "credentialsSecretRef": nil}, refuse: []string{pg + "credentialsSecretRef: must be set"}},
+		"a Secret's name may have dots":           {set: map[string]any{pg + "credentialsSecretRef.name": "orders.db-1"}},
+		"a Secret's name has no capitals":         {set: map[string]any{pg + "credentialsSecretRef.name": "Orders"}, refuse: []string{pg + "credentialsSecretRef.name: " + secret}},
+		"a path is no Secret's name":              {set: map[string]any{pg + "credentialsSecretRef.name": "../x"}, refuse: []string{pg + "credentialsSecretRef.name: " + secret}},
+		"a reference without a name is refused":   {set: map[string]any{pg + "credentialsSecretRef": map[string]any{}}, refuse: []string{pg + "credentialsSecretRef.name: must be set"}},
+		"the consumer's database keeps the rules": {kind: "InboxConsumer", set: map[string]any{"spec.inbox.postgres.hosts": []string{"db:1"}}, refuse: []string{"spec.inbox.postgres.hosts[0]: " + host}},
+		"the consumer's database is required":     {kind: "InboxConsumer", set: map[string]any{"spec.inbox.postgres": nil}, refuse: []string{"spec.inbox.postgres: must be set"}},
+		"the relay's database is required":        {set: map[string]any{"spec.source.postgres": nil}, refuse: []string{"spec.source.postgres: must be set"}},
 		"an unset policy means Managed and an owner": {set: map[string]any{"spec.outbox": nil}, refuse: []string{
 			"spec.outbox.migrationCredentialsSecretRef: schemaPolicy Managed needs migrationCredentialsSecretRef, the owner of the tables; or choose Verify and run postrider schema apply yourself",
 		}},
@@ -80,22 +78,22 @@ func TestRulesOfThePostgresBlock(t *testing.T) {
 			"spec.inbox.migrationCredentialsSecretRef: schemaPolicy Managed needs migrationCredentialsSecretRef, the owner of the tables; or choose Verify and run postrider schema apply yourself",
 		}},
 		"Verify of an inbox needs no owner": {kind: "InboxConsumer", set: map[string]any{"spec.inbox.migrationCredentialsSecretRef": nil, "spec.inbox.schemaPolicy": "Verify"}},
-		"another schema policy is refused":  {set: map[string]any{"spec.outbox.schemaPolicy": "Own"}, refuse: []string{`spec.outbox.schemaPolicy: must be one of "Managed", "Verify", not "Own"`}},
-		"another policy of an inbox is refused": {kind: "InboxConsumer", set: map[string]any{"spec.inbox.schemaPolicy": "Own"}, refuse: []string{
-			`spec.inbox.schemaPolicy: must be one of "Managed", "Verify", not "Own"`,
+		"another schema policy is refused":  {set: map[string]any{"spec.outbox.schemaPolicy": "x"}, refuse: []string{`spec.outbox.schemaPolicy: must be one of "Managed", "Verify", not "x"`}},
+		"another policy of an inbox is refused": {kind: "InboxConsumer", set: map[string]any{"spec.inbox.schemaPolicy": "x"}, refuse: []string{
+			`spec.inbox.schemaPolicy: must be one of "Managed", "Verify", not "x"`,
 		}},
-	})
+	}
 }
 
-func TestRulesOfTLS(t *testing.T) {
-	t.Parallel()
+// tlsRules are cases for the TLS block.
+func tlsRules() map[string]rule {
 	const (
 		tls      = pg + "tls"
 		insecure = ": mode Insecure sends plain text and uses no certificate: remove the certificate references, or choose VerifyFull"
 		twoCAs   = ": at most one of the fields in [caSecretRef caConfigMapRef] may be set"
 	)
 	ref := map[string]any{"name": "x"}
-	checkRules(t, map[string]rule{
+	return map[string]rule{
 		"VerifyCA with a Secret and a client certificate": {set: map[string]any{tls: map[string]any{"mode": "VerifyCA", "caSecretRef": ref, "clientCertificateSecretRef": ref}}},
 		"a ConfigMap may hold the CA":                     {set: map[string]any{tls + ".caConfigMapRef": ref}},
 		"two CAs are refused":                             {set: map[string]any{tls: map[string]any{"caSecretRef": ref, "caConfigMapRef": ref}}, refuse: []string{tls + twoCAs}},
@@ -103,15 +101,15 @@ func TestRulesOfTLS(t *testing.T) {
 		"Insecure with a CA is refused":                   {set: map[string]any{tls: map[string]any{"mode": "Insecure", "caSecretRef": ref}}, refuse: []string{tls + insecure}},
 		"Insecure with a CA in a ConfigMap is refused":    {set: map[string]any{tls: map[string]any{"mode": "Insecure", "caConfigMapRef": ref}}, refuse: []string{tls + insecure}},
 		"Insecure with a client certificate is refused":   {set: map[string]any{tls: map[string]any{"mode": "Insecure", "clientCertificateSecretRef": ref}}, refuse: []string{tls + insecure}},
-		"prefer is no mode":                               {set: map[string]any{tls + ".mode": "Prefer"}, refuse: []string{tls + `.mode: must be one of "VerifyFull", "VerifyCA", "Insecure", not "Prefer"`}},
+		"prefer is no mode":                               {set: map[string]any{tls + ".mode": "x"}, refuse: []string{tls + `.mode: must be one of "VerifyFull", "VerifyCA", "Insecure", not "x"`}},
 		"a ConfigMap's name has no capitals":              {set: map[string]any{tls + ".caConfigMapRef.name": "X"}, refuse: []string{tls + ".caConfigMapRef.name: must be the name of a ConfigMap in this namespace: lower case letters, digits, - and ."}},
 		"the broker's TLS keeps the rules":                {set: map[string]any{nats + "tls": map[string]any{"caSecretRef": ref, "caConfigMapRef": ref}}, refuse: []string{nats + "tls" + twoCAs}},
 		"the consumer's TLS keeps the rules":              {kind: "InboxConsumer", set: map[string]any{"spec.source.nats.tls": map[string]any{"mode": "Insecure", "caSecretRef": ref}}, refuse: []string{"spec.source.nats.tls" + insecure}},
-	})
+	}
 }
 
-func TestRulesOfTheNATSBlock(t *testing.T) {
-	t.Parallel()
+// natsRules are cases for the NATS block.
+func natsRules() map[string]rule {
 	const (
 		server  = "must be host or host:port, without scheme, credentials or spaces; an IPv6 address stands in brackets"
 		subject = "must be one subject of letters, digits and _ / : = @ + -, in parts joined by dots, without wildcards and without $"
@@ -120,7 +118,7 @@ func TestRulesOfTheNATSBlock(t *testing.T) {
 		allowed = "spec.destination.allowed"
 		filters = "spec.source.nats.filterSubjects"
 	)
-	checkRules(t, map[string]rule{
+	return map[string]rule{
 		"servers may be names and addresses":     {set: map[string]any{nats + "servers": []string{"nats", "nats.shop.svc:4222", "10.0.0.7:1", "[fd00::7]:65535", "[::1]"}}},
 		"a server with a scheme is refused":      {set: map[string]any{nats + "servers": []string{"nats://nats:4222"}}, refuse: []string{nats + "servers[0]: " + server}},
 		"a server with credentials is refused":   {set: map[string]any{nats + "servers": []string{"me:secret@nats:4222"}}, refuse: []string{nats + "servers[0]: " + server}},
@@ -128,6 +126,7 @@ func TestRulesOfTheNATSBlock(t *testing.T) {
 		"a port above 65535 is refused":          {set: map[string]any{nats + "servers": []string{"nats:65536"}}, refuse: []string{nats + "servers[0]: the port must be 1 to 65535"}},
 		"port 0 of a server is refused":          {set: map[string]any{nats + "servers": []string{"nats:0"}}, refuse: []string{nats + "servers[0]: the port must be 1 to 65535"}},
 		"sixteen servers are the most":           {set: map[string]any{nats + "servers": numbered(17, "nats%")}, refuse: []string{nats + "servers: must not have more than 16 items"}},
+		"servers are required":                   {set: map[string]any{nats + "servers": nil}, refuse: []string{nats + "servers: must be set"}},
 		"one server is the least":                {set: map[string]any{nats + "servers": []string{}}, refuse: []string{nats + "servers: must have at least 1 entries"}},
 		"a server is listed once":                {set: map[string]any{nats + "servers": []string{"a", "a"}}, refuse: []string{nats + "servers[1]: is listed twice"}},
 		"the consumer's servers keep the rules":  {kind: "InboxConsumer", set: map[string]any{"spec.source.nats.servers": []string{"a b", "c:0"}}, refuse: []string{"spec.source.nats.servers[0]: " + server, "spec.source.nats.servers[1]: the port must be 1 to 65535"}},
@@ -136,7 +135,7 @@ func TestRulesOfTheNATSBlock(t *testing.T) {
 		"a consumer's stream keeps the rules":    {kind: "InboxConsumer", set: map[string]any{"spec.source.nats.stream": ">"}, refuse: []string{"spec.source.nats.stream: " + name}},
 		"a stream's name has at most 255 bytes":  {set: map[string]any{nats + "stream": long(256)}, refuse: []string{nats + "stream: must not be longer than 255 bytes"}},
 		"Declare is a topology":                  {set: map[string]any{nats + "topology": "Declare"}},
-		"another topology is refused":            {set: map[string]any{nats + "topology": "Force"}, refuse: []string{nats + `topology: must be one of "Verify", "Declare", not "Force"`}},
+		"another topology is refused":            {set: map[string]any{nats + "topology": "x"}, refuse: []string{nats + `topology: must be one of "Verify", "Declare", not "x"`}},
 		"a broker's credentials are taken":       {set: map[string]any{nats + "credentialsSecretRef.name": "nats"}},
 		"a subject has parts":                    {set: map[string]any{nats + "subject": "orders.eu-1.events_2"}},
 		"a subject is required":                  {set: map[string]any{nats + "subject": nil}, refuse: []string{nats + "subject: must be set"}},
@@ -160,5 +159,5 @@ func TestRulesOfTheNATSBlock(t *testing.T) {
 		"a durable has at most 128 bytes":        {kind: "InboxConsumer", set: map[string]any{"spec.source.nats.durable": long(129)}, refuse: []string{"spec.source.nats.durable: must not be longer than 128 bytes"}},
 		"a consumer's topology keeps the rules":  {kind: "InboxConsumer", set: map[string]any{"spec.source.nats.topology": "x"}, refuse: []string{`spec.source.nats.topology: must be one of "Verify", "Declare", not "x"`}},
 		"a consumer's broker TLS has a mode too": {kind: "InboxConsumer", set: map[string]any{"spec.source.nats.tls.mode": "x"}, refuse: []string{`spec.source.nats.tls.mode: must be one of "VerifyFull", "VerifyCA", "Insecure", not "x"`}},
-	})
+	}
 }

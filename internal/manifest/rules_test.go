@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
@@ -135,16 +137,31 @@ func outcome(t *testing.T, s *Schema, old, obj map[string]any) []string {
 	return got
 }
 
-// checkRules runs the cases, and demands that what is accepted makes a configuration that workers accept.
-func checkRules(t *testing.T, cases map[string]rule) {
+// allRules are the cases of all rules, by what they are about and their sentence.
+func allRules(t *testing.T) map[string]rule {
 	t.Helper()
-	all := schemas(t)
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+	all := make(map[string]rule)
+	for about, cases := range map[string]map[string]rule{
+		"names": nameRules(), "postgres": postgresRules(), "tls": tlsRules(), "nats": natsRules(),
+		"relay": relayRules(), "workload": workloadRules(), "consumer": consumerRules(),
+	} {
+		for name, tc := range cases {
 			if tc.kind == "" {
 				tc.kind = v1alpha1.KindOutboxRelay
 			}
+			all[about+": "+name] = tc
+		}
+	}
+	return all
+}
+
+// Each case is checked by the API server's own code; what it accepts must make a configuration that workers accept.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	all := schemas(t)
+	for name, tc := range allRules(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s, ok := all.Kind(tc.kind)
 			if !ok {
 				t.Fatalf("no schema of %s", tc.kind)
@@ -169,6 +186,71 @@ func checkRules(t *testing.T, cases map[string]rule) {
 			}
 		})
 	}
+}
+
+// A rule without a case that it refuses could be removed, and no test would fail.
+func TestEveryRuleOfTheSchemasHasARefusingCase(t *testing.T) {
+	t.Parallel()
+	var refused []string
+	for _, tc := range allRules(t) {
+		refused = append(refused, tc.refuse...)
+	}
+	all := schemas(t)
+	for _, kind := range all.Kinds() {
+		s, _ := all.Kind(kind)
+		spec := s.structural.Properties["spec"]
+		for _, want := range constraints("spec", &spec) {
+			if !slices.ContainsFunc(refused, func(r string) bool { return strings.HasSuffix(r, want) }) {
+				t.Errorf("%s: no case is refused with %q", kind, want)
+			}
+		}
+	}
+}
+
+// constraints lists how the errors of a schema's rules end. Fields that Kubernetes defines are its own affair; so is
+// the length of texts, which their types bound.
+func constraints(name string, s *structural.Structural) []string {
+	if slices.Contains([]string{"affinity", "tolerations", "topologySpreadConstraints"}, name) {
+		return nil
+	}
+	var out []string
+	for _, rule := range s.XValidations {
+		out = append(out, ": "+rule.Message)
+	}
+	if v := s.ValueValidation; v != nil {
+		for _, field := range v.Required {
+			out = append(out, "."+field+": must be set")
+		}
+		if v.Minimum != nil {
+			out = append(out, fmt.Sprintf("%s: must be at least %v", name, *v.Minimum))
+		}
+		if v.Maximum != nil {
+			out = append(out, fmt.Sprintf("%s: must be at most %v", name, *v.Maximum))
+		}
+		if v.MinItems != nil {
+			out = append(out, fmt.Sprintf("%s: must have at least %d entries", name, *v.MinItems))
+		}
+		if v.MaxItems != nil {
+			out = append(out, fmt.Sprintf("%s: must not have more than %d items", name, *v.MaxItems))
+		}
+		if len(v.Enum) > 0 {
+			words := make([]string, len(v.Enum))
+			for i := range v.Enum {
+				words[i] = fmt.Sprintf("%q", v.Enum[i].Object)
+			}
+			out = append(out, fmt.Sprintf("must be one of %s, not \"x\"", strings.Join(words, ", ")))
+		}
+	}
+	for field, member := range s.Properties {
+		out = append(out, constraints(field, &member)...)
+	}
+	if s.Items != nil {
+		out = append(out, constraints("item", s.Items)...)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Structural != nil {
+		out = append(out, constraints("value", s.AdditionalProperties.Structural)...)
+	}
+	return out
 }
 
 func checkAcceptedByWorkers(t *testing.T, kind string, obj map[string]any) {
