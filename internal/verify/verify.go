@@ -1,0 +1,160 @@
+// Package verify checks the contract from outside: it reads the databases and the broker, never the workers' own
+// numbers, and says of each promise how much it looked at and what was the first thing that broke it.
+//
+// It changes nothing but temporary tables of its own sessions, into which it copies what it needs of a stream; sorting
+// and comparing is PostgreSQL's work, so memory stays bounded however long the history is. It may run beside live
+// workers: what is newer than the start of the check, or than the grace, is left out. It needs a session of its own,
+// so not a transaction-mode pooler, and the right to make temporary tables.
+package verify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/postrider/postrider/internal/postgres"
+)
+
+// Input says what to check. Any part may be left out; what could therefore not be checked is in the report.
+type Input struct {
+	Relays    []Relay
+	Consumers []Consumer
+	// Grace is how long a message may be on its way. 0 means that everything committed before the check has arrived
+	// and was applied.
+	Grace time.Duration
+}
+
+// Relay is one outbox and the stream it is published to.
+type Relay struct {
+	// Name is shown in the report, such as "relay shop/orders".
+	Name   string
+	Pool   *pgxpool.Pool
+	Tables postgres.Names
+	Stream Stream
+}
+
+// Consumer is one inbox and the stream it is fed from.
+type Consumer struct {
+	// Name is shown in the report, such as "consumer shop/billing".
+	Name   string
+	Pool   *pgxpool.Pool
+	Schema string
+	// ConsumerName is the inbox's scope.
+	ConsumerName string
+	Stream       Stream
+	// Durable is the consumer on the stream: its filters say what has to arrive, its acknowledgements what must have.
+	Durable string
+	// FilterSubjects say what has to arrive where no durable is named.
+	FilterSubjects []string
+	// Retention is how long the inbox remembers: older messages of the stream need no row. 0 means for ever.
+	Retention time.Duration
+	Effects   []Effects
+}
+
+// Stream is a JetStream stream. Without JS it is not looked at.
+type Stream struct {
+	JS   jetstream.JetStream
+	Name string
+}
+
+// Run checks everything in the input. A broken promise is in the report; an error means that something could not be
+// read.
+func Run(ctx context.Context, in Input) (Report, error) {
+	var report Report
+	for _, r := range in.Relays {
+		s, err := verifyRelay(ctx, r, in.Grace)
+		if err != nil {
+			return Report{}, fmt.Errorf("verify %s: %w", r.Name, err)
+		}
+		report.Sections = append(report.Sections, s)
+	}
+	for _, c := range in.Consumers {
+		s, err := verifyConsumer(ctx, c, in.Grace)
+		if err != nil {
+			return Report{}, fmt.Errorf("verify %s: %w", c.Name, err)
+		}
+		report.Sections = append(report.Sections, s)
+	}
+	return report, nil
+}
+
+// session is one connection with a copy of a stream in a temporary table and, once opened, one snapshot of the
+// database that is newer than the copy.
+type session struct {
+	conn  *pgxpool.Conn
+	names postgres.Names
+	tx    pgx.Tx
+}
+
+func openSession(ctx context.Context, pool *pgxpool.Pool, names postgres.Names) (*session, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return &session{conn: conn, names: names}, nil
+}
+
+// snapshot fixes what the following checks see. It takes no transaction id: a relay's floor moves on meanwhile.
+func (s *session) snapshot(ctx context.Context) error {
+	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return fmt.Errorf("open a snapshot: %w", err)
+	}
+	s.tx = tx
+	return nil
+}
+
+// close gives the connection back without the temporary table.
+func (s *session) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if s.tx != nil {
+		_ = s.tx.Rollback(ctx) // a connection that fails here is dropped by the pool
+	}
+	_, _ = s.conn.Exec(ctx, dropCopySQL) // the server drops it with the session otherwise
+	s.conn.Release()
+}
+
+const closeTimeout = 10 * time.Second
+
+// A check is one statement that returns how much it looked at, how much of it is broken, and the first offender.
+type check struct {
+	promise string // the contract's number
+	title   string
+	sql     string
+	args    []any
+}
+
+// run runs the checks over the snapshot.
+func (s *session) run(ctx context.Context, checks []check) ([]Check, error) {
+	results := make([]Check, 0, len(checks))
+	for _, c := range checks {
+		r := Check{Promise: c.promise, Title: c.title, Result: Kept}
+		var first *string
+		err := s.tx.QueryRow(ctx, s.names.SQL(c.sql), c.args...).Scan(&r.Looked, &r.Broken, &first)
+		if err != nil {
+			return nil, fmt.Errorf("check that %s: %w", c.title, err)
+		}
+		if r.Broken > 0 {
+			r.Result = Broken
+		}
+		if first != nil {
+			r.First = *first
+		}
+		results = append(results, r)
+	}
+	return results, nil
+}
+
+// notChecked reports checks that could not be made, and why.
+func notChecked(checks []check, why string) []Check {
+	results := make([]Check, 0, len(checks))
+	for _, c := range checks {
+		results = append(results, Check{Promise: c.promise, Title: c.title, Result: NotChecked, Note: why})
+	}
+	return results
+}
