@@ -26,6 +26,9 @@ const (
 	reasonStarting      = "Starting"
 	reasonInUse         = "InUse"
 	reasonSecretMissing = "SecretNotFound"
+
+	reasonSchemaOutdated = "SchemaOutdated"
+	reasonSchemaTooNew   = "SchemaTooNew"
 )
 
 // maxMessageBytes bounds a condition's message.
