@@ -61,7 +61,9 @@ const (
 // Reasons of Unavailable, Ambiguous and Unknown.
 const (
 	ReasonUnreachable      Reason = "Unreachable"
+	ReasonTLSFailed        Reason = "TLSFailed"
 	ReasonAuthFailed       Reason = "AuthFailed"
+	ReasonNoCredentials    Reason = "CredentialsMissing"
 	ReasonPermissionDenied Reason = "PermissionDenied"
 	ReasonStreamMissing    Reason = "StreamMissing"
 	ReasonStreamFull       Reason = "StreamFull"

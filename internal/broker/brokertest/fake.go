@@ -1,7 +1,8 @@
 // Package brokertest holds what every broker adapter is tested with: one conformance suite, and a broker in memory
 // (Fake) that passes it, for tests of relay and consumer that need to choose the broker's answers.
 //
-// It promises that what the suite shows of the Fake it also shows of the real brokers, as far as their capabilities say.
+// It promises that what the suite shows of the Fake it also shows of the real brokers, as far as their capabilities
+// say.
 package brokertest
 
 import (
@@ -159,6 +160,10 @@ func (f *Fake) store(destination string, rec message.Record) uint64 {
 
 func (f *Fake) position(seq uint64) string { return f.cfg.Stream + "@" + strconv.FormatUint(seq, 10) }
 
+func answer(outcome broker.Outcome, reason broker.Reason, detail string) broker.Confirmation {
+	return broker.Confirmation{Outcome: outcome, Reason: reason, Detail: detail}
+}
+
 // Publish implements broker.Publisher.
 func (f *Fake) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
 	f.mu.Lock()
@@ -169,9 +174,7 @@ func (f *Fake) Publish(ctx context.Context, batch []message.Message) []broker.Co
 	for i := range batch {
 		m := &batch[i]
 		if cut[m.OrderingKey] {
-			out[i] = broker.Confirmation{
-				Outcome: broker.Unavailable, Reason: broker.ReasonNotSent, Detail: "an earlier message of the key was not confirmed",
-			}
+			out[i] = answer(broker.Unavailable, broker.ReasonNotSent, "an earlier message of the key was not confirmed")
 			continue
 		}
 		out[i] = f.publishOne(ctx, m)
@@ -196,7 +199,7 @@ func (f *Fake) publishOne(ctx context.Context, m *message.Message) broker.Confir
 		}
 	}
 	if ctx.Err() != nil {
-		return broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonNotSent, Detail: "the deadline had passed"}
+		return answer(broker.Unavailable, broker.ReasonNotSent, "the deadline had passed")
 	}
 	return f.storeWhenUp(ctx, destination, rec)
 }
@@ -215,9 +218,8 @@ func (f *Fake) fail(ft *Fault, destination string, rec message.Record) broker.Co
 func (f *Fake) prepare(m *message.Message) (message.Record, string, *broker.Confirmation) {
 	destination, ok := f.destinations.Resolve(m)
 	if !ok {
-		return message.Record{}, "", &broker.Confirmation{
-			Outcome: broker.Rejected, Reason: broker.ReasonNotAllowed, Detail: "add the destination to spec.destination.allowed",
-		}
+		c := answer(broker.Rejected, broker.ReasonNotAllowed, "add the destination to spec.destination.allowed")
+		return message.Record{}, "", &c
 	}
 	rec, err := message.Encode(m)
 	if err != nil {
@@ -225,9 +227,8 @@ func (f *Fake) prepare(m *message.Message) (message.Record, string, *broker.Conf
 		return message.Record{}, "", &c
 	}
 	if len(rec.Body) > f.cfg.MaxPayload {
-		return message.Record{}, "", &broker.Confirmation{
-			Outcome: broker.Rejected, Reason: broker.ReasonTooLarge, Detail: "the message exceeds the broker's limit",
-		}
+		c := answer(broker.Rejected, broker.ReasonTooLarge, "the message exceeds the broker's limit")
+		return message.Record{}, "", &c
 	}
 	return rec, destination, nil
 }
@@ -239,10 +240,10 @@ func (f *Fake) storeWhenUp(ctx context.Context, destination string, rec message.
 		switch {
 		case f.stopped && sent:
 			f.mu.Unlock()
-			return broker.Confirmation{Outcome: broker.Unknown, Reason: broker.ReasonNoAnswer, Detail: "the connection ended"}
+			return answer(broker.Unknown, broker.ReasonNoAnswer, "the connection ended")
 		case f.stopped:
 			f.mu.Unlock()
-			return broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonUnreachable, Detail: "the broker is down"}
+			return answer(broker.Unavailable, broker.ReasonUnreachable, "the broker is down")
 		case !f.paused:
 			seq := f.storeOnce(destination, rec)
 			f.mu.Unlock()
@@ -254,7 +255,7 @@ func (f *Fake) storeWhenUp(ctx context.Context, destination string, rec message.
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return broker.Confirmation{Outcome: broker.Unknown, Reason: broker.ReasonNoAnswer, Detail: "no answer in time"}
+			return answer(broker.Unknown, broker.ReasonNoAnswer, "no answer in time")
 		}
 	}
 }

@@ -1,0 +1,266 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
+)
+
+func confirmedIsStored(t *testing.T, s *Subject) {
+	m := Message("order-7", 1)
+	m.Payload = []byte{0, 255, '\r', '\n', 'x'}
+	m.Size = len(m.Payload)
+	m.Destination = s.Allowed
+	m.Headers = map[string]string{"odd": " a\t%41é ", "empty": ""}
+	got := publish(t, s.Publisher(t), m)
+	wantOutcome(t, "the message", got[0], broker.Confirmed, "")
+	stored := s.Stored(t)
+	if len(stored) != 1 {
+		t.Fatalf("%d messages stored", len(stored))
+	}
+	if stored[0].Destination != s.Allowed {
+		t.Errorf("stored under %q, want %q", stored[0].Destination, s.Allowed)
+	}
+	e, err := message.Decode(&stored[0].Record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(e.Data, m.Payload) || e.EventID != m.ID.String() || e.OrderingKey != m.OrderingKey {
+		t.Errorf("stored %q of %s under key %q", e.Data, e.EventID, e.OrderingKey)
+	}
+	for name, want := range m.Headers {
+		if value, ok := e.Headers[name]; !ok || value != want {
+			t.Errorf("header %s came as %q, %v; want %q", name, value, ok, want)
+		}
+	}
+	r := s.Receiver(t, "d", 10)
+	d := receive(t, r, 1)[0]
+	if d.Position != got[0].Position {
+		t.Errorf("confirmed at %q, delivered from %q", got[0].Position, d.Position)
+	}
+}
+
+func emptyBatch(t *testing.T, s *Subject) {
+	if got := publish(t, s.Publisher(t)); len(got) != 0 {
+		t.Errorf("answers %v", got)
+	}
+}
+
+func refusals(t *testing.T, s *Subject) {
+	refused := map[broker.Reason]message.Message{}
+	add := func(reason broker.Reason, change func(*message.Message)) {
+		m := Message("bad-"+string(reason), 1)
+		change(&m)
+		refused[reason] = m
+	}
+	add(broker.ReasonTooLarge, func(m *message.Message) {
+		m.Payload = make([]byte, 2*s.MaxPayload)
+		m.Size = len(m.Payload)
+	})
+	add(broker.ReasonNotAllowed, func(m *message.Message) { m.Destination = "elsewhere.entirely" })
+	add(broker.ReasonInvalidHeader, func(m *message.Message) { m.Headers = map[string]string{"nats-rollup": "all"} })
+	if s.Unroutable != "" {
+		add(broker.ReasonUnroutable, func(m *message.Message) { m.Destination = s.Unroutable })
+	}
+	var batch []message.Message
+	var reasons []broker.Reason
+	for reason, m := range refused {
+		batch = append(batch, Message("good-"+string(reason), 1), m)
+		reasons = append(reasons, "", reason)
+	}
+	batch = append(batch, Message("last", 1))
+	reasons = append(reasons, "")
+	got := publish(t, s.Publisher(t), batch...)
+	for i, reason := range reasons {
+		want := broker.Confirmed
+		if reason != "" {
+			want = broker.Rejected
+		}
+		wantOutcome(t, batch[i].OrderingKey, got[i], want, reason)
+	}
+	if stored := s.Stored(t); len(stored) != len(refused)+1 {
+		t.Errorf("%d messages stored, want the %d good ones", len(stored), len(refused)+1)
+	}
+	for _, c := range got {
+		if strings.Contains(c.Detail, "elsewhere") {
+			t.Errorf("the detail repeats what the row says: %q", c.Detail)
+		}
+	}
+}
+
+func orderInBatch(t *testing.T, s *Subject) {
+	batch := interleaved(5, 40)
+	for i, c := range publish(t, s.Publisher(t), batch...) {
+		wantOutcome(t, "message "+batch[i].OrderingKey, c, broker.Confirmed, "")
+	}
+	wantStoredInOrder(t, s, batch, false)
+}
+
+func restOfKeyWaits(t *testing.T, s *Subject) {
+	batch := interleaved(2, 4)
+	bad := &batch[2] // version 2 of the first key
+	bad.Destination = "elsewhere.entirely"
+	got := publish(t, s.Publisher(t), batch...)
+	for i := range batch {
+		switch {
+		case i == 2:
+			wantOutcome(t, "the refused one", got[i], broker.Rejected, broker.ReasonNotAllowed)
+		case batch[i].OrderingKey == bad.OrderingKey && i > 2:
+			wantOutcome(t, "a later one of its key", got[i], broker.Unavailable, broker.ReasonNotSent)
+		default:
+			wantOutcome(t, "another", got[i], broker.Confirmed, "")
+		}
+	}
+	if stored := s.Stored(t); len(stored) != 5 {
+		t.Errorf("%d messages stored, want 5", len(stored))
+	}
+}
+
+func sentTwice(t *testing.T, s *Subject) {
+	p := s.Publisher(t)
+	m := Message("order-7", 1)
+	first := publish(t, p, m)
+	second := publish(t, p, m)
+	wantOutcome(t, "the first time", first[0], broker.Confirmed, "")
+	wantOutcome(t, "the second time", second[0], broker.Confirmed, "")
+	if s.Dedupes {
+		if first[0].Position != second[0].Position {
+			t.Errorf("confirmed at %s, then at %s", first[0].Position, second[0].Position)
+		}
+	}
+	wantStoredInOrder(t, s, []message.Message{m}, !s.Dedupes)
+}
+
+func lostAnswer(t *testing.T, s *Subject) {
+	if s.LoseAnswer == nil {
+		return
+	}
+	p := s.Publisher(t)
+	mustPublish(t, p, Message("warm-up", 1))
+	m := Message("order-7", 1)
+	lost := s.LoseAnswer(m.ID.String())
+	got := publish(t, p, m)
+	wantOutcome(t, "the message whose answer is lost", got[0], broker.Unknown, broker.ReasonNoAnswer)
+	<-lost
+	if stored := s.Stored(t); len(stored) != 2 {
+		t.Fatalf("%d messages stored, want the broker to hold what it could not confirm", len(stored))
+	}
+	mustPublish(t, p, m)
+	wantStoredInOrder(t, s, []message.Message{m}, !s.Dedupes)
+}
+
+func silentPublish(t *testing.T, s *Subject) {
+	if s.Silence == nil {
+		return
+	}
+	p := s.Publisher(t)
+	mustPublish(t, p, Message("warm-up", 1))
+	s.Silence()
+	batch := interleaved(3, 3)
+	for i := range batch { // more than sockets buffer
+		batch[i].Payload = make([]byte, s.MaxPayload/2)
+		batch[i].Size = len(batch[i].Payload)
+	}
+	const patience, slack = 400 * time.Millisecond, 2 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	late := make(chan struct{})
+	timer := time.AfterFunc(patience+slack, func() { close(late) })
+	defer timer.Stop()
+	answered := make(chan []broker.Confirmation, 1)
+	go func() { answered <- p.Publish(ctx, batch) }()
+	var got []broker.Confirmation
+	select {
+	case got = <-answered:
+	case <-late:
+		t.Fatalf("Publish is not back %s after its deadline", slack)
+	}
+	for i, c := range got {
+		if c.Outcome != broker.Unknown && c.Outcome != broker.Unavailable {
+			t.Errorf("message %d of a silent broker is %s", i, c.Outcome)
+		}
+	}
+	s.Restore()
+	mustPublish(t, p, batch...)
+	wantStoredInOrder(t, s, batch, true)
+}
+
+func endedContext(t *testing.T, s *Subject) {
+	p := s.Publisher(t)
+	mustPublish(t, p, Message("warm-up", 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m := Message("order-7", 1)
+	got := p.Publish(ctx, []message.Message{m})
+	if len(got) != 1 || got[0].Outcome == broker.Rejected || got[0].Outcome == broker.Ambiguous {
+		t.Errorf("answers %+v", got)
+	}
+	if got[0].Outcome == broker.Unavailable && len(s.Stored(t)) != 1 {
+		t.Error("a message that was not sent is at the broker")
+	}
+	mustPublish(t, p, m)
+}
+
+func publishThroughCuts(t *testing.T, s *Subject) {
+	if s.Cut == nil {
+		return
+	}
+	publishThrough(t, s, func() { s.Cut() })
+}
+
+func publishThroughKill(t *testing.T, s *Subject) {
+	if s.Kill == nil {
+		return
+	}
+	publishThrough(t, s, func() {
+		s.Kill(t)
+		s.Start(t)
+	})
+}
+
+// publishThrough keeps publishing batches while a fault happens three times.
+func publishThrough(t *testing.T, s *Subject, fault func()) {
+	t.Helper()
+	p := s.Publisher(t)
+	var all []message.Message
+	for round := range 3 {
+		batch := interleaved(4, 25)
+		all = append(all, batch...)
+		var under sync.WaitGroup
+		under.Go(fault)
+		for start := 0; start < len(batch); start += 20 {
+			mustPublish(t, p, batch[start:start+20]...)
+		}
+		under.Wait()
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+	wantStoredInOrder(t, s, all, true)
+}
+
+func concurrentBatches(t *testing.T, s *Subject) {
+	p := s.Publisher(t)
+	var mu sync.Mutex
+	var all []message.Message
+	var lanes sync.WaitGroup
+	for range 4 {
+		lanes.Go(func() {
+			batch := interleaved(3, 20)
+			mu.Lock()
+			all = append(all, batch...)
+			mu.Unlock()
+			for i, c := range publish(t, p, batch...) {
+				wantOutcome(t, "message "+batch[i].OrderingKey, c, broker.Confirmed, "")
+			}
+		})
+	}
+	lanes.Wait()
+	wantStoredInOrder(t, s, all, false)
+}
