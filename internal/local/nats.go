@@ -124,7 +124,7 @@ func (n *NATS) launchOn(ctx context.Context) error {
 	if n.cfg.Dir == "" {
 		spec.Remove = n.dir
 	}
-	k, err := keeper.Launch(spec, keeper.Options{})
+	k, err := keeper.Launch(spec)
 	if err != nil {
 		return err
 	}

@@ -106,11 +106,17 @@ func (p *Postgres) prepareDir(install postgresInstall) error {
 		return fmt.Errorf("making the folder of PostgreSQL: %w", err)
 	}
 	account := serverAccount()
-	passwordFile := filepath.Join(p.dir, "password")
-	if _, err := os.Stat(filepath.Join(p.data(), "PG_VERSION")); errors.Is(err, os.ErrNotExist) {
-		if err := os.RemoveAll(p.data()); err != nil {
-			return fmt.Errorf("removing unfinished data: %w", err)
+	if account != nil {
+		if err := checkReachable(p.dir, account); err != nil {
+			return err
 		}
+		// The account passes through to its data, and lists nothing on the way.
+		if err := os.Chmod(p.dir, 0o711); err != nil { //nolint:gosec // see above
+			return fmt.Errorf("opening the folder to the account PostgreSQL runs as: %w", err)
+		}
+	}
+	passwordFile := filepath.Join(p.dir, "password")
+	if _, err := os.Stat(p.data()); errors.Is(err, os.ErrNotExist) {
 		if err := copyFresh(install, p.data(), passwordFile, account); err != nil {
 			return err
 		}
@@ -120,19 +126,17 @@ func (p *Postgres) prepareDir(install postgresInstall) error {
 		return fmt.Errorf("reading the superuser's password: %w", err)
 	}
 	p.password = string(password)
-	if account == nil {
-		return nil
-	}
-	if err := os.Lchown(p.dir, int(account.UID), int(account.GID)); err != nil {
-		return fmt.Errorf("giving the folder to the account PostgreSQL runs as: %w", err)
-	}
 	return nil
 }
 
 // copyFresh puts a fresh data folder and its superuser's password in place.
 func copyFresh(install postgresInstall, data, passwordFile string, account *keeper.User) error {
-	// The file that marks the data as complete is the last one to be there.
-	if err := copyTree(install.data(), data+".partial", account, false); err != nil {
+	// The data are there under their name only when they are complete.
+	partial := data + ".partial"
+	if err := os.RemoveAll(partial); err != nil {
+		return fmt.Errorf("removing unfinished data: %w", err)
+	}
+	if err := copyTree(install.data(), partial, account, false); err != nil {
 		return err
 	}
 	password, err := os.ReadFile(install.password())
@@ -142,7 +146,7 @@ func copyFresh(install postgresInstall, data, passwordFile string, account *keep
 	if err := os.WriteFile(passwordFile, password, 0o600); err != nil {
 		return fmt.Errorf("writing the superuser's password: %w", err)
 	}
-	if err := os.Rename(data+".partial", data); err != nil {
+	if err := os.Rename(partial, data); err != nil {
 		return fmt.Errorf("putting the data in its place: %w", err)
 	}
 	return nil
@@ -151,22 +155,14 @@ func copyFresh(install postgresInstall, data, passwordFile string, account *keep
 // launch starts the keeper and the server, on another port when a free one was taken meanwhile.
 func (p *Postgres) launch(ctx context.Context, install postgresInstall) error {
 	programs := install.programs()
-	options := keeper.Options{RunAs: serverAccount()}
-	if options.RunAs != nil {
+	account := serverAccount()
+	if account != nil { // which cannot get to root's cache
 		programs = filepath.Join(p.dir, "programs")
 		if err := os.RemoveAll(programs); err != nil {
 			return fmt.Errorf("removing old programs: %w", err)
 		}
-		if err := copyTree(install.programs(), programs, options.RunAs, true); err != nil {
+		if err := copyTree(install.programs(), programs, account, true); err != nil {
 			return err
-		}
-		var err error
-		if options.Executable, err = copyOwnExecutable(p.dir); err != nil {
-			return err
-		}
-		defer os.Remove(options.Executable) //nolint:errcheck // it runs by then; the folder is removed at the end
-		if err := os.Lchown(options.Executable, unprivileged, unprivileged); err != nil {
-			return fmt.Errorf("giving the keeper to the account PostgreSQL runs as: %w", err)
 		}
 	}
 	var err error
@@ -177,7 +173,7 @@ func (p *Postgres) launch(ctx context.Context, install postgresInstall) error {
 				return err
 			}
 		}
-		if err = p.launchOn(ctx, programs, options); !saysPortInUse(err) {
+		if err = p.launchOn(ctx, programs, account); !saysPortInUse(err) {
 			return err
 		}
 		if p.cfg.Port != 0 {
@@ -187,11 +183,12 @@ func (p *Postgres) launch(ctx context.Context, install postgresInstall) error {
 	return err
 }
 
-func (p *Postgres) launchOn(ctx context.Context, programs string, options keeper.Options) error {
+func (p *Postgres) launchOn(ctx context.Context, programs string, account *keeper.User) error {
 	spec := keeper.Spec{
 		Command:      filepath.Join(programs, "bin", "postgres"),
 		Args:         p.arguments(),
-		Dir:          p.dir,
+		Dir:          p.data(),
+		RunAs:        account,
 		Log:          p.LogFile(),
 		Ready:        filepath.Join(p.data(), "postmaster.pid"),
 		StartTimeout: postgresStartTimeout,
@@ -202,11 +199,8 @@ func (p *Postgres) launchOn(ctx context.Context, programs string, options keeper
 	if p.cfg.Dir == "" {
 		spec.Remove = p.dir
 	}
-	k, err := keeper.Launch(spec, options)
+	k, err := keeper.Launch(spec)
 	if err != nil {
-		if errors.Is(err, os.ErrPermission) && options.RunAs != nil {
-			return &FolderError{Dir: p.dir}
-		}
 		return err
 	}
 	if _, err := k.Start(ctx); err != nil {

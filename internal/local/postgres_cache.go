@@ -132,24 +132,26 @@ func runPreparation(
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return fmt.Errorf("making a folder: %w", err)
 	}
-	options := keeper.Options{RunAs: serverAccount()}
-	if options.RunAs != nil {
-		if options.Executable, err = copyOwnExecutable(scratch); err != nil {
+	account, executable := serverAccount(), ""
+	if account != nil {
+		if executable, err = copyOwnExecutable(scratch); err != nil {
 			return err
 		}
-		if err := chownTree(made.dir, *options.RunAs); err != nil {
+		if err := chownTree(made.dir, *account); err != nil {
 			return err
 		}
 	}
 	if err := keeper.Prepare(ctx, keeper.Preparation{
-		Version:  version,
-		Archive:  filepath.Join(scratch, "archive"),
-		Binaries: made.programs(),
-		Data:     made.data(),
-		Runtime:  filepath.Join(scratch, "runtime"),
-		Port:     uint32(port), //nolint:gosec // a port fits
-		Password: password,
-	}, lock, options); err != nil {
+		Version:    version,
+		Archive:    filepath.Join(scratch, "archive"),
+		Binaries:   made.programs(),
+		Data:       made.data(),
+		Runtime:    filepath.Join(scratch, "runtime"),
+		Port:       uint32(port), //nolint:gosec // a port fits
+		Password:   password,
+		RunAs:      account,
+		Executable: executable,
+	}, lock); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(scratch); err != nil {
@@ -184,7 +186,8 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 }
 
 // copyTree copies folders, files and symbolic links. Static libraries are left out: no server reads them.
-// With link set, a file is linked instead of copied where both places are in one file system. All gets the owner.
+// What is copied gets the owner, nil for the own account. With link set, a file that everyone may read is linked
+// instead where both places are in one file system; it stays its owner's.
 func copyTree(from, to string, owner *keeper.User, link bool) error {
 	err := filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -203,8 +206,8 @@ func copyTree(from, to string, owner *keeper.User, link bool) error {
 			err = os.Mkdir(target, info.Mode().Perm())
 		case info.Mode()&fs.ModeSymlink != 0:
 			err = copySymlink(path, target)
-		case link && os.Link(path, target) == nil:
-			return nil // stays the owner's of the cache: a server may read its programs, not change them
+		case link && info.Mode().Perm()&0o004 != 0 && os.Link(path, target) == nil:
+			return nil
 		default:
 			err = copyFile(path, target, info.Mode().Perm())
 		}

@@ -1,3 +1,6 @@
+// Package local runs resources on one machine, with servers of its own: an embedded PostgreSQL and an embedded NATS
+// stand in for the ones that the resources name. The servers are real, listen on loopback alone, keep what they fetched
+// in one cache, and end with this process, however that ends.
 package local
 
 import (
@@ -34,9 +37,6 @@ func copyOwnExecutable(dir string) (string, error) {
 		return "", fmt.Errorf("finding the own executable: %w", err)
 	}
 	path := filepath.Join(dir, "keeper")
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("removing an old copy of the own executable: %w", err)
-	}
 	if err := copyFile(own, path, 0o700); err != nil {
 		return "", fmt.Errorf("copying the own executable: %w", err)
 	}
@@ -55,6 +55,29 @@ func chownTree(dir string, to keeper.User) error {
 		return fmt.Errorf("giving %s to the account PostgreSQL runs as: %w", dir, err)
 	}
 	return nil
+}
+
+// checkReachable tells whether the account the server runs as can get to the folder, which only its own files need.
+func checkReachable(dir string, account *keeper.User) error {
+	if account == nil {
+		return nil
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("finding the folder of PostgreSQL: %w", err)
+	}
+	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
+		info, err := os.Stat(parent)
+		if err != nil {
+			return fmt.Errorf("looking at %s: %w", parent, err)
+		}
+		if info.Mode().Perm()&0o001 == 0 {
+			return &FolderError{Dir: parent}
+		}
+		if parent == filepath.Dir(parent) {
+			return nil
+		}
+	}
 }
 
 // freePort returns a port nothing listens on now. Another process may take it before the server does.

@@ -51,15 +51,16 @@ func (e *CacheError) Error() string {
 // Unwrap returns the refusal.
 func (e *CacheError) Unwrap() error { return e.Err }
 
-// FolderError says that the account PostgreSQL runs as cannot use the folder.
+// FolderError says that the account PostgreSQL runs as cannot get to its folder.
 type FolderError struct {
-	Dir string
+	Dir string // the folder that is closed to it
 }
 
 // Error says what to do.
 func (e *FolderError) Error() string {
 	return fmt.Sprintf("PostgreSQL refuses to run as root and so runs as uid %d, which cannot enter %s: "+
-		"choose a folder that other users may pass through, such as one below %s", unprivileged, e.Dir, os.TempDir())
+		"choose a folder that other users may pass through (chmod o+x), such as one below /tmp (TMPDIR)",
+		unprivileged, e.Dir)
 }
 
 // cacheError names the reason of a failure to fill the cache where it is one a person can mend.

@@ -55,6 +55,25 @@ func Eventually(t testing.TB, timeout time.Duration, what string, cond func() bo
 	}
 }
 
+// SharedDir returns a folder that other users may pass through, unlike t.TempDir: as root, PostgreSQL runs as another
+// user. It is removed when the test ends.
+func SharedDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "postrider-test-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatalf("making a folder: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("removing %s: %v", dir, err)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+		t.Fatalf("opening %s to other users: %v", dir, err)
+	}
+	return dir
+}
+
 // uniqueName returns a name no other test uses, of lower-case letters, digits and the prefix.
 func uniqueName(prefix string) string {
 	return prefix + "_" + strings.ToLower(rand.Text()[:16])

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// deathSignal does nothing here: a server whose keeper was killed has to be ended by hand.
-func deathSignal(syscall.Signal) *syscall.SysProcAttr { return nil }
+// setDeathSignal does nothing here: a server whose keeper was killed has to be ended by hand.
+func setDeathSignal(*syscall.SysProcAttr, syscall.Signal) {}
 
 // selfPath is the running executable.
 func selfPath() (string, error) { return os.Executable() }

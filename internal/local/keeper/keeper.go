@@ -45,11 +45,27 @@ type Spec struct {
 	StopTimeout time.Duration  `json:"stopTimeout"`
 	// DeathSignal is sent to the server when the keeper itself is killed (Linux only).
 	DeathSignal syscall.Signal `json:"deathSignal"`
+	// RunAs is the account of the server; nil means the keeper's own, which is that of its parent.
+	RunAs *User `json:"runAs,omitempty"`
 	// Remove is the folder to remove when the keeper ends; empty keeps everything.
 	Remove string `json:"remove"`
 }
 
-// operations a parent may ask for.
+// User is an account to run a program as.
+type User struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// credential is what the kernel wants to know, nil for nil.
+func (u *User) credential() *syscall.Credential {
+	if u == nil {
+		return nil
+	}
+	return &syscall.Credential{Uid: u.UID, Gid: u.GID}
+}
+
+// Operations a parent may ask for.
 const (
 	opStart = "start" // start the server and wait until it serves
 	opKill  = "kill"  // kill -9
@@ -210,7 +226,8 @@ func (c *child) launch() error {
 	cmd.Env = append(os.Environ(), c.spec.Env...)
 	cmd.Dir = c.spec.Dir
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = deathSignal(c.spec.DeathSignal)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.spec.RunAs.credential()}
+	setDeathSignal(cmd.SysProcAttr, c.spec.DeathSignal)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the server: %w", err)
 	}

@@ -18,18 +18,6 @@ import (
 // endTimeout is how long a keeper may take to end beyond its server's stop timeout.
 const endTimeout = 10 * time.Second
 
-// User is the account a child runs as; nil in Options means the own one.
-type User struct{ UID, GID uint32 }
-
-// Options say how the keeper itself is started.
-type Options struct {
-	// Executable is what to start; empty means the own executable. A child that runs as another user may not be able
-	// to reach that, so the caller then gives it a copy.
-	Executable string
-	// RunAs is the account of the keeper and its server.
-	RunAs *User
-}
-
 // ServerError says that the server could not be started or ended by itself, with the end of its output.
 type ServerError struct {
 	Reason string
@@ -62,8 +50,8 @@ type Keeper struct {
 }
 
 // Launch starts a keeper. It runs no server yet.
-func Launch(spec Spec, o Options) (*Keeper, error) {
-	cmd, err := command(roleKeeper, o)
+func Launch(spec Spec) (*Keeper, error) {
+	cmd, err := command(roleKeeper)
 	if err != nil {
 		return nil, err
 	}
@@ -91,22 +79,16 @@ func Launch(spec Spec, o Options) (*Keeper, error) {
 }
 
 // command prepares a child in a role. It has a session of its own, so that no signal of the terminal reaches it.
-func command(role string, o Options) (*exec.Cmd, error) {
-	name := o.Executable
-	if name == "" {
-		var err error
-		if name, err = selfPath(); err != nil {
-			return nil, fmt.Errorf("finding the own executable: %w", err)
-		}
+func command(role string) (*exec.Cmd, error) {
+	name, err := selfPath()
+	if err != nil {
+		return nil, fmt.Errorf("finding the own executable: %w", err)
 	}
 	cmd := exec.Command(name) //nolint:gosec,noctx // the own executable; it ends when the pipe does
 	cmd.Args = []string{"postrider-" + role}
 	cmd.Env = append(childEnvironment(os.Environ()), roleVariable+"="+role)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if o.RunAs != nil {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: o.RunAs.UID, Gid: o.RunAs.GID}
-	}
 	return cmd, nil
 }
 

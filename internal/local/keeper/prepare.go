@@ -27,15 +27,24 @@ type Preparation struct {
 	Runtime  string `json:"runtime"`  // scratch
 	Port     uint32 `json:"port"`     // a free one, used for a moment
 	Password string `json:"password"` // of the superuser "postgres" in Data
+
+	// RunAs is the account of the child, which starts PostgreSQL; nil means the own one. An account that cannot reach
+	// the own executable needs a copy of it, named by Executable.
+	RunAs      *User  `json:"-"`
+	Executable string `json:"-"`
 }
 
 // Prepare fetches and unpacks PostgreSQL and makes a data folder, in a child that may run as another user. The child
 // keeps lock open: should this process be killed, no other may use the folders before the child is done.
-func Prepare(ctx context.Context, p Preparation, lock *os.File, o Options) error {
-	cmd, err := command(rolePrepare, o)
+func Prepare(ctx context.Context, p Preparation, lock *os.File) error {
+	cmd, err := command(rolePrepare)
 	if err != nil {
 		return err
 	}
+	if p.Executable != "" {
+		cmd.Path = p.Executable
+	}
+	cmd.SysProcAttr.Credential = p.RunAs.credential()
 	input, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("writing down what to prepare: %w", err)
