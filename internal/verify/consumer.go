@@ -93,7 +93,7 @@ const (
 	FactSkipped             = "skipped"
 	FactParked              = "parked"
 	FactDeadLettered        = "dead-lettered"
-	FactConsumerDeadLetters = "open dead letters of consumers in this schema"
+	FactConsumerDeadLetters = "open dead letters of the consumer"
 )
 
 func (s *session) consumerFacts(ctx context.Context, consumerName string) ([]Fact, error) {
@@ -165,7 +165,8 @@ const (
 	consumerFactsSQL = `
 SELECT count(*) FILTER (WHERE outcome = 'A'), count(*) FILTER (WHERE outcome = 'S'),
        count(*) FILTER (WHERE outcome = 'P'), count(*) FILTER (WHERE outcome = 'D'),
-       (SELECT count(*) FROM {message_failure} WHERE origin = 'Consumer' AND state IN ('Open', 'Replaying'))
+       (SELECT count(*) FROM {message_failure}
+        WHERE origin = 'Consumer' AND origin_name = $1 AND state IN ('Open', 'Replaying'))
 FROM {message_inbox} WHERE consumer_name = $1`
 
 	parkedOutcomeSQL = `
@@ -191,7 +192,7 @@ WITH dead AS (SELECT source, event_id, processed_at FROM {message_inbox} WHERE c
 bad AS (
   SELECT i.event_id, i.processed_at FROM dead i
   WHERE NOT EXISTS (SELECT 1 FROM {message_failure} f
-                    WHERE f.origin = 'Consumer' AND f.source = i.source AND f.event_id = i.event_id
+                    WHERE f.origin = 'Consumer' AND f.origin_name = $1 AND f.source = i.source AND f.event_id = i.event_id
                       AND f.state IN ('Open', 'Replaying')))
 SELECT (SELECT count(*) FROM dead), (SELECT count(*) FROM bad),
        (SELECT format('event %s, dead-lettered at %s', event_id, processed_at) FROM bad ORDER BY processed_at LIMIT 1)`
@@ -231,7 +232,7 @@ open AS (
   WHERE NOT EXISTS (SELECT 1 FROM {message_inbox} i
                     WHERE i.consumer_name = $1 AND i.source = o.source AND i.event_id = o.event_id)
     AND NOT EXISTS (SELECT 1 FROM {message_failure} f
-                    WHERE f.origin = 'Consumer' AND (f.source_position = $2::text || '@' || o.sequence
+                    WHERE f.origin = 'Consumer' AND f.origin_name = $1 AND (f.source_position = $2::text || '@' || o.sequence
                       OR (f.source = o.source AND f.event_id = o.event_id)))),
 `
 	owedResult = `

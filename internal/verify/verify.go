@@ -95,8 +95,19 @@ func openSession(ctx context.Context, pool *pgxpool.Pool, names postgres.Names) 
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
+	if _, err := conn.Exec(ctx, patientSQL); err != nil {
+		conn.Release()
+		return nil, fmt.Errorf("lift the role's time limits: %w", err)
+	}
 	return &session{conn: conn, names: names}, nil
 }
+
+// The workers' roles bound their statements; comparing a long history takes as long as it takes.
+const (
+	patientSQL = `SELECT set_config('statement_timeout', '0', false),
+		set_config('idle_in_transaction_session_timeout', '0', false)`
+	impatientSQL = `RESET statement_timeout; RESET idle_in_transaction_session_timeout`
+)
 
 // snapshot fixes what the following checks see. It takes no transaction id: a relay's floor moves on meanwhile.
 func (s *session) snapshot(ctx context.Context) error {
@@ -115,7 +126,8 @@ func (s *session) close(ctx context.Context) {
 	if s.tx != nil {
 		_ = s.tx.Rollback(ctx) // a connection that fails here is dropped by the pool
 	}
-	_, _ = s.conn.Exec(ctx, dropCopySQL) // the server drops it with the session otherwise
+	// Where this fails the session is broken, and the server drops the table with it.
+	_, _ = s.conn.Exec(ctx, dropCopySQL+"; "+impatientSQL)
 	s.conn.Release()
 }
 

@@ -155,8 +155,8 @@ func (w *world) failure(db *testkit.DB, origin string, m message.Message, source
 	w.t.Helper()
 	db.Exec(`INSERT INTO message_failure (origin, origin_name, source, event_id, event_type, ordering_key, destination,
 		source_position, payload_digest, reason, attempts, first_failed_at, last_failed_at)
-		VALUES ($1, 'x', $2, $3, $4, $5, '', $6, '', 'x', 1, now(), now())`,
-		origin, m.Source, m.ID.String(), m.Type, m.OrderingKey, sourcePosition)
+		VALUES ($1, $7, $2, $3, $4, $5, '', $6, '', 'x', 1, now(), now())`,
+		origin, m.Source, m.ID.String(), m.Type, m.OrderingKey, sourcePosition, consumerName)
 }
 
 // remember writes the inbox row of a message: A applied, S skipped, P parked, D dead-lettered.
