@@ -70,6 +70,7 @@ const (
 	ReasonSchemaMissing      Reason = "SchemaMissing"
 	ReasonSchemaInvalid      Reason = "SchemaInvalid"
 	ReasonPermissionDenied   Reason = "PermissionDenied"
+	ReasonOverPrivileged     Reason = "OverPrivilegedRole"
 	ReasonReadOnly           Reason = "ReadOnly"
 	ReasonDiskFull           Reason = "DiskFull"
 	ReasonTooManyConnections Reason = "TooManyConnections"

@@ -73,6 +73,31 @@ func Open(ctx context.Context, cfg config.Postgres, o Options) (*Pool, error) {
 	return p, nil
 }
 
+// Connect returns one connection made the same way, for a short piece of work such as migrations. Close must be called.
+func Connect(ctx context.Context, cfg config.Postgres, o Options) (*pgx.Conn, error) {
+	cfg.MaxConnections = 1
+	if err := validate(cfg); err != nil {
+		return nil, fmt.Errorf("postgres settings: %w", err)
+	}
+	pc, err := poolConfig(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx, pc)
+}
+
+// dial connects once with what the files hold now.
+func dial(ctx context.Context, pc *pgxpool.Config) (*pgx.Conn, error) {
+	if err := pc.BeforeConnect(ctx, pc.ConnConfig); err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to database %s: %w", pc.ConnConfig.Database, err)
+	}
+	return conn, nil
+}
+
 // Close ends the watch of the files, waits for connections in use to be released and closes all.
 func (p *Pool) Close() {
 	p.stop()
@@ -122,11 +147,7 @@ func (p *Pool) watch(ctx context.Context, inUse material, known bool) {
 func (p *Pool) prove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, proveTimeout)
 	defer cancel()
-	pc := p.Config()
-	if err := pc.BeforeConnect(ctx, pc.ConnConfig); err != nil {
-		return err
-	}
-	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
+	conn, err := dial(ctx, p.Config())
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,197 @@
+package schema
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/internal/postgres"
+)
+
+// Role is who uses the tables.
+type Role string
+
+// The roles.
+const (
+	// RoleApplication writes messages in its own transactions.
+	RoleApplication Role = "application"
+	// RoleRelay is the relay's process.
+	RoleRelay Role = "relay"
+	// RoleConsumer is the consumer's process; what its handler's statements need comes on top.
+	RoleConsumer Role = "consumer"
+	// RoleMigrator applies migrations and owns the tables.
+	RoleMigrator Role = "migrator"
+)
+
+// RoleNames are the names of the roles in the database. Where one is empty, "postrider_" and the role is meant.
+type RoleNames map[Role]string
+
+func (r RoleNames) name(role Role) string {
+	if name := r[role]; name != "" {
+		return name
+	}
+	return "postrider_" + string(role)
+}
+
+// grant is one right of a role on one table, sequence or function.
+type grant struct {
+	role       Role
+	component  Component
+	object     string // a token
+	privileges []string
+	columns    []string // where not all of the table
+	sequence   bool
+	function   bool
+}
+
+// writerColumns are those that a writer may fill: never held, attempts or position.
+func writerColumns() []string {
+	return []string{
+		"event_id", "event_type", "schema_version", "source", "ordering_key", "aggregate_version", "destination",
+		"content_type", "payload", "headers", "traceparent", "occurred_at", "expires_at",
+	}
+}
+
+// writerArguments is the signature of message_outbox_write.
+const writerArguments = "(text, text, bytea, text, jsonb, text, text, int, uuid, timestamptz, text, timestamptz, bigint)"
+
+// grants is the one list of rights: Roles prints it and Verify checks it.
+func grants() []grant {
+	all := []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
+	list := []grant{
+		{role: RoleApplication, component: Outbox, object: "{outbox}", privileges: []string{"INSERT"}, columns: writerColumns()},
+		{role: RoleApplication, component: Outbox, object: "{outbox_sequence}", privileges: []string{"SELECT", "INSERT"}},
+		{role: RoleApplication, component: Outbox, object: "{outbox_sequence}", privileges: []string{"UPDATE"}, columns: []string{"last"}},
+		{role: RoleApplication, component: Outbox, object: "{outbox_write}", privileges: []string{"EXECUTE"}, function: true},
+
+		{role: RoleRelay, component: Outbox, object: "{outbox}", privileges: []string{"SELECT", "DELETE"}},
+		{
+			role: RoleRelay, component: Outbox, object: "{outbox}", privileges: []string{"UPDATE"},
+			columns: []string{"held", "attempts", "unknowns", "first_failed_at", "last_failed_at", "last_error_code", "failure_id"},
+		},
+		{role: RoleRelay, component: Outbox, object: "{outbox_position_seq}", privileges: []string{"SELECT"}, sequence: true},
+		{role: RoleRelay, component: Outbox, object: "{outbox_gate}", privileges: all},
+		{role: RoleRelay, component: Outbox, object: "{outbox_lease}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+		{role: RoleRelay, component: Outbox, object: "{outbox_member}", privileges: all},
+		{role: RoleRelay, component: Outbox, object: "{outbox_published}", privileges: []string{"SELECT", "INSERT"}},
+		{role: RoleRelay, component: Outbox, object: "{outbox_ring}", privileges: []string{"SELECT", "UPDATE"}},
+		{role: RoleRelay, component: Outbox, object: "{outbox_owner}", privileges: []string{"SELECT", "UPDATE"}},
+
+		{role: RoleConsumer, component: Inbox, object: "{message_inbox}", privileges: all},
+		{role: RoleConsumer, component: Inbox, object: "{message_inbox_key}", privileges: all},
+		{role: RoleConsumer, component: Inbox, object: "{message_parked}", privileges: all},
+		{role: RoleConsumer, component: Inbox, object: "{message_skipped}", privileges: all},
+		{role: RoleConsumer, component: Inbox, object: "{message_inbox_owner}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+	}
+	for slot := range 8 {
+		leaf := fmt.Sprintf("{outbox_published_%d}", slot)
+		list = append(list, grant{role: RoleRelay, component: Outbox, object: leaf, privileges: []string{"TRUNCATE"}})
+	}
+	for role, component := range map[Role]Component{RoleRelay: Outbox, RoleConsumer: Inbox} {
+		list = append(list,
+			grant{role: role, component: component, object: "{message_failure}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+			grant{role: role, component: component, object: "{message_schema_version}", privileges: []string{"SELECT"}})
+	}
+	return list
+}
+
+// statement writes the grant for a role of that name.
+func (g grant) statement(names postgres.Names, role string) string {
+	what := strings.Join(g.privileges, ", ")
+	if g.columns != nil {
+		what += " (" + strings.Join(g.columns, ", ") + ")"
+	}
+	on := names.SQL(g.object)
+	switch {
+	case g.function:
+		on = "FUNCTION " + on + writerArguments
+	case g.sequence:
+		on = "SEQUENCE " + on
+	}
+	return fmt.Sprintf("GRANT %s ON %s TO %s;", what, on, pgx.Identifier{role}.Sanitize())
+}
+
+// settings bound the waits of a role's sessions. They belong to the role, so that a transaction-mode pooler keeps them.
+func settings(role Role) []string {
+	switch role {
+	case RoleRelay:
+		return []string{"lock_timeout = '5s'", "statement_timeout = '30s'", "idle_in_transaction_session_timeout = '60s'"}
+	case RoleConsumer:
+		return []string{"lock_timeout = '5s'", "statement_timeout = '60s'", "idle_in_transaction_session_timeout = '60s'"}
+	case RoleMigrator:
+		return []string{"lock_timeout = '10s'", "statement_timeout = '15min'", "idle_in_transaction_session_timeout = '60s'"}
+	default: // the application's own; an open transaction of it that wrote holds up the relay's reads
+		return []string{"idle_in_transaction_session_timeout = '60s'"}
+	}
+}
+
+// Roles writes the least grants for the roles that use the asked components. The roles must exist, and so must the
+// tables; the statements may be run again.
+func Roles(w io.Writer, names postgres.Names, o Options, roles RoleNames) error {
+	o, err := o.validate(names)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	b.WriteString("-- The least rights for each role. Make the roles first, such as:\n")
+	for _, role := range o.roles() {
+		fmt.Fprintf(&b, "--   CREATE ROLE %s LOGIN PASSWORD '...';\n", pgx.Identifier{roles.name(role)}.Sanitize())
+	}
+	for _, role := range o.roles() {
+		name := pgx.Identifier{roles.name(role)}.Sanitize()
+		fmt.Fprintf(&b, "\n-- %s\n", role)
+		for _, statement := range o.statements(names, role, roles.name(role)) {
+			b.WriteString(statement + "\n")
+		}
+		for _, s := range settings(role) {
+			fmt.Fprintf(&b, "ALTER ROLE %s SET %s;\n", name, s)
+		}
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("write the grants: %w", err)
+	}
+	return nil
+}
+
+// Grants returns the statements that give a user the least rights for a role's part, without the settings that only who
+// may alter roles can give. The tables must exist.
+func Grants(names postgres.Names, role Role, user string) []string {
+	component := Outbox
+	if role == RoleConsumer {
+		component = Inbox
+	}
+	return Options{Components: []Component{component}}.statements(names, role, user)
+}
+
+func (o Options) statements(names postgres.Names, role Role, user string) []string {
+	usage := "USAGE"
+	if role == RoleMigrator {
+		usage = "USAGE, CREATE" // it owns what it makes, so it needs no grants on tables
+	}
+	list := []string{fmt.Sprintf("GRANT %s ON SCHEMA %s TO %s;", usage,
+		pgx.Identifier{names.Schema}.Sanitize(), pgx.Identifier{user}.Sanitize())}
+	for _, g := range o.grantsOf(role) {
+		list = append(list, g.statement(names, user))
+	}
+	return list
+}
+
+// roles are those that use the asked components.
+func (o Options) roles() []Role {
+	var list []Role
+	if o.has(Outbox) {
+		list = append(list, RoleApplication, RoleRelay)
+	}
+	if o.has(Inbox) {
+		list = append(list, RoleConsumer)
+	}
+	return append(list, RoleMigrator)
+}
+
+// grantsOf returns a role's grants on the asked components.
+func (o Options) grantsOf(role Role) []grant {
+	return slices.DeleteFunc(grants(), func(g grant) bool { return g.role != role || !o.has(g.component) })
+}
