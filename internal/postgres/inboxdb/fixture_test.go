@@ -1,18 +1,13 @@
 package inboxdb_test
 
 import (
-	"context"
-	"crypto/rand"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/postgres/inboxdb"
@@ -29,59 +24,36 @@ const consumerName = "shop/billing"
 
 // inbox is a schema with inbox tables, an effect table and an ordinary role.
 type inbox struct {
-	*testkit.DB
-	t    *testing.T
-	role string
-	pool *pgxpool.Pool
+	*testkit.DB // as superuser, to arrange and to look
+	t           *testing.T
+	own         *testkit.DB // as the consumer's role
+	pool        *pgxpool.Pool
 }
 
 func newInbox(t *testing.T, options ...testkit.PostgresOption) *inbox {
 	t.Helper()
 	db := testkit.Postgres(t, options...)
-	in := &inbox{DB: db, t: t, role: "role_" + strings.ToLower(rand.Text()[:16])}
 	err := schema.Apply(t.Context(), db.Pool(), postgres.Names{Schema: db.Schema}, schema.Options{
 		Components: []schema.Component{schema.Inbox},
 	})
 	if err != nil {
 		t.Fatalf("applying the schema: %v", err)
 	}
-	role, sch := pgx.Identifier{in.role}.Sanitize(), pgx.Identifier{db.Schema}.Sanitize()
 	db.Exec(`CREATE TABLE effect (n bigint GENERATED ALWAYS AS IDENTITY, event_id text PRIMARY KEY, key text NOT NULL,
 		version bigint, data jsonb)`)
-	db.Exec(fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'ordinary'", role))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-		defer cancel()
-		if in.pool != nil {
-			in.pool.Close()
-		}
-		for _, s := range []string{"DROP OWNED BY " + role, "DROP ROLE " + role} {
-			if _, err := db.Pool().Exec(ctx, s); err != nil {
-				t.Errorf("%s: %v", s, err)
-			}
-		}
-	})
-	db.Exec(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", sch, role))
-	db.Exec(fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA %s TO %s", sch, role))
-	db.Exec(fmt.Sprintf("ALTER ROLE %s SET search_path = %s", role, sch))
-	in.pool = in.open(t)
+	in := &inbox{DB: db, t: t, own: db.Ordinary()}
+	in.pool = in.open(in.own.Config())
 	return in
 }
 
 // open returns a pool of the ordinary role, made as workers make theirs.
-func (in *inbox) open(t *testing.T) *pgxpool.Pool {
-	t.Helper()
-	cfg := in.Config()
-	for name, content := range map[string]string{"username": in.role, "password": "ordinary"} {
-		if err := os.WriteFile(filepath.Join(cfg.CredentialsDir, name), []byte(content), 0o600); err != nil {
-			t.Fatalf("writing the credentials: %v", err)
-		}
-	}
-	pool, err := postgres.Open(t.Context(), cfg, postgres.Options{ApplicationName: in.role, AllowLoopback: true})
+func (in *inbox) open(cfg config.Postgres) *pgxpool.Pool {
+	in.t.Helper()
+	pool, err := postgres.Open(in.t.Context(), cfg, postgres.Options{ApplicationName: in.Schema, AllowLoopback: true})
 	if err != nil {
-		t.Fatalf("opening a pool: %v", err)
+		in.t.Fatalf("opening a pool: %v", err)
 	}
-	t.Cleanup(pool.Close)
+	in.t.Cleanup(pool.Close)
 	return pool.Pool
 }
 
