@@ -146,12 +146,13 @@ func (b *Batch) Decide(i int) Decision {
 		k = t.Key
 	}
 	d := b.rules.Decide(k, it)
-	b.decisions[i] = d
 	if it.Keyed {
 		t.undo = t.Key
 		t.Key = b.rules.After(k, it, d)
-		t.ripe = t.ripe || (k.State == Gap && t.Last != k.Last)
+		d.Ripe = k.State == Gap && t.Last != k.Last
+		t.ripe = t.ripe || d.Ripe
 	}
+	b.decisions[i] = d
 	return d
 }
 

@@ -167,6 +167,8 @@ type Decision struct {
 	Reason deadletter.Reason
 	// Gap says that the message is parked because a version before it is missing.
 	Gap bool
+	// Ripe says that the message was what a gap waited for: parked ones may follow it now.
+	Ripe bool
 	// Failure is set where the message is parked because its statement failed.
 	Failure *Failure
 }
