@@ -56,6 +56,7 @@ const (
 	ReasonNotAllowed         Reason = "DestinationNotAllowed"
 	ReasonUnroutable         Reason = "Unroutable"
 	ReasonPanic              Reason = "Panic"
+	ReasonSourceMismatch     Reason = "SourceMismatch"
 )
 
 // Reasons of Unavailable, Ambiguous and Unknown.
