@@ -98,7 +98,12 @@ func (r *runner) goTest(ctx context.Context, env, flags, packages []string) erro
 	args := []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=15m", "-parallel=4"}
 	args = append(append(args, flags...), packages...)
 	if r.exists("hack/servers") {
-		args = append([]string{"go", "run", "./hack/servers", "run", "--"}, args...)
+		// Not `go run`, which does not pass signals on.
+		servers := filepath.Join(r.root, "bin", "servers")
+		if err := r.sh(ctx, "go", "build", "-o", servers, "./hack/servers"); err != nil {
+			return err
+		}
+		args = append([]string{servers, "run", "--"}, args...)
 	}
 	cmd := r.command(ctx, env, args[0], args[1:]...)
 	events, err := r.pipe(cmd)
