@@ -7,11 +7,15 @@
 package pipeline
 
 import (
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/postrider/postrider/internal/config"
 )
 
 // Steps is told of each loop's progress; a watchdog listens.
@@ -57,3 +61,14 @@ func (o Options) complete() Options {
 	}
 	return o
 }
+
+// fixedResource says that a process runs for one resource.
+func fixedResource(old, next config.Resource) error {
+	if old.Namespace != next.Namespace || old.Name != next.Name || old.UID != next.UID {
+		return fmt.Errorf("resource: the process runs for %s (uid %s); another needs a restart", old, old.UID)
+	}
+	return nil
+}
+
+// newWorkerID names this process among those of its resource.
+func newWorkerID() string { return uuid.NewString() }

@@ -34,11 +34,16 @@ func databaseConditions(err error) []statusz.Condition {
 	return []statusz.Condition{condition(databaseReachable, statusFalse, databaseReason(reason), text), unknown}
 }
 
+// databaseTrouble is why no part can be built on the database, told in words that are safe to show.
+func databaseTrouble(err error) *trouble {
+	return &trouble{conditions: databaseConditions(err), err: errors.New(postgres.SafeError(err))}
+}
+
 // isSchema says whether a reason is about the tables and not about the way to them.
 func isSchema(r postgres.Reason) bool {
 	switch r {
 	case postgres.ReasonSchemaMissing, postgres.ReasonSchemaInvalid, reasonSchemaOutdated, reasonSchemaTooNew,
-		postgres.ReasonStatementInvalid:
+		postgres.ReasonStatementInvalid, postgres.ReasonPermissionDenied:
 		return true
 	default:
 		return false
@@ -51,7 +56,7 @@ func databaseReason(r postgres.Reason) string {
 	case postgres.ReasonUnreachable, postgres.ReasonAddressRefused, postgres.ReasonConnectionLost:
 		return string(postgres.ReasonUnreachable)
 	case postgres.ReasonTLSFailed, postgres.ReasonAuthFailed, postgres.ReasonDatabaseMissing,
-		postgres.ReasonPermissionDenied, postgres.ReasonReadOnly, postgres.ReasonNoAnswer:
+		postgres.ReasonReadOnly, postgres.ReasonNoAnswer:
 		return string(r)
 	case postgres.ReasonCredentialsInvalid:
 		return reasonSecretMissing

@@ -28,7 +28,7 @@ func TestAnErrorOfTheDatabaseIsToldByTheRightCondition(t *testing.T) {
 		"a column that is not there":     {refusal("42703"), "True Reachable", "False SchemaInvalid"},
 		"a wrong password":               {refusal("28P01"), "False AuthFailed", "Unknown AuthFailed"},
 		"a missing database":             {refusal("3D000"), "False DatabaseMissing", "Unknown DatabaseMissing"},
-		"a role without a right":         {refusal("42501"), "False PermissionDenied", "Unknown PermissionDenied"},
+		"a role without a right":         {refusal("42501"), "True Reachable", "False PermissionDenied"},
 		"a full disk":                    {refusal("53100"), "False DatabaseFull", "Unknown DatabaseFull"},
 		"a server that takes no more":    {refusal("53300"), "False DatabaseError", "Unknown DatabaseError"},
 		"an answer that never came":      {context.DeadlineExceeded, "False NoAnswer", "Unknown NoAnswer"},

@@ -1,0 +1,314 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/nats"
+	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/consumer"
+	"github.com/postrider/postrider/internal/consumer/handler/sql"
+	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/inboxdb"
+	"github.com/postrider/postrider/internal/postgres/schema"
+	"github.com/postrider/postrider/internal/retry"
+	"github.com/postrider/postrider/internal/statusz"
+	"github.com/postrider/postrider/internal/verdict"
+)
+
+// finishPeriod is how often the finished position is noted, from which a durable that the broker lost is made again.
+const finishPeriod = 10 * time.Second
+
+// checkPeriod is how often the broker's topology is looked at for warnings.
+const checkPeriod = time.Minute
+
+// Consumer is a running consumer, built from its config.
+type Consumer struct{ *supervisor[config.Consumer] }
+
+// NewConsumer returns a consumer that is ready to Run. It dials nothing, and fails only where the config contradicts
+// itself.
+func NewConsumer(cfg config.Consumer, o Options) (*Consumer, error) {
+	o = o.complete()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if _, err := newHandler(cfg); err != nil {
+		return nil, err
+	}
+	metrics, err := consumer.NewMetrics(o.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	worker := newWorkerID()
+	build := func(ctx context.Context, cfg config.Consumer) (part[config.Consumer], error) {
+		p, err := newConsumerPart(ctx, cfg, metrics, o)
+		if err != nil {
+			return nil, err // not the typed nil of p
+		}
+		return p, nil
+	}
+	return &Consumer{newSupervisor(cfg, kind[config.Consumer]{
+		build:    build,
+		blank:    func(cfg config.Consumer) statusz.Report { return blankConsumer(cfg, worker) },
+		fixed:    fixedConsumer,
+		resource: func(cfg config.Consumer) config.Resource { return cfg.Resource },
+	}, o)}, nil
+}
+
+// blankConsumer is the report of a consumer of which nothing is known.
+func blankConsumer(cfg config.Consumer, worker string) statusz.Report {
+	r := statusz.Report{
+		Version: statusz.Version, Worker: worker, Namespace: cfg.Resource.Namespace, Name: cfg.Resource.Name,
+		Generation: cfg.Resource.Generation, RunPolicy: cfg.RunPolicy,
+		Conditions: []statusz.Condition{
+			condition(databaseReachable, statusUnknown, reasonStarting, ""),
+			condition(schemaReady, statusUnknown, reasonStarting, ""),
+			condition(sourceReachable, statusUnknown, reasonStarting, ""),
+		},
+	}
+	insecure(&r, cfg.Inbox.Postgres, cfg.NATS)
+	return r
+}
+
+// fixedConsumer names what makes it another consumer.
+func fixedConsumer(old, next config.Consumer) error {
+	if err := fixedResource(old.Resource, next.Resource); err != nil {
+		return err
+	}
+	if old.ConsumerName != next.ConsumerName {
+		return errors.New("consumerName: it is the scope of the inbox; a change needs a restart")
+	}
+	_, err := newHandler(next)
+	return err
+}
+
+// newHandler parses the statements.
+func newHandler(cfg config.Consumer) (*sql.Handler, error) {
+	routes := make([]sql.Route, 0, len(cfg.SQL.Routes))
+	for _, r := range cfg.SQL.Routes {
+		routes = append(routes, sql.Route{EventTypes: r.EventTypes, Statement: r.Statement})
+	}
+	return sql.New(sql.Config{
+		Routes: routes, RefuseUnmatched: cfg.SQL.OnUnmatched == config.UnmatchedDeadLetter,
+		MaxDepth: int(cfg.Validation.MaxDepth),
+	})
+}
+
+// consumerConfig is what the loop wants to know.
+func consumerConfig(cfg config.Consumer) consumer.Config {
+	versions := verdict.Off
+	switch cfg.Ordering.Versions {
+	case config.VersionsEnforce:
+		versions = verdict.Enforce
+	case config.VersionsIgnoreOlder:
+		versions = verdict.IgnoreOlder
+	}
+	return consumer.Config{
+		Name: cfg.ConsumerName, Resource: cfg.Resource.String(), UID: cfg.Resource.UID,
+		Broker: "nats", Source: "nats/" + cfg.NATS.Stream,
+		RunPolicy: consumer.RunPolicy(cfg.RunPolicy), PerKey: cfg.Ordering.Mode == config.OrderingPerKey,
+		Rules: verdict.Rules{
+			Versions: versions, GapTimeout: cfg.Ordering.GapTimeout.D(),
+			ApplyAfterGap: cfg.Ordering.OnGapTimeout == config.GapApply,
+		},
+		MaxBytes: cfg.Validation.MaxBytes, Lanes: int(cfg.Concurrency.Lanes),
+		MaxBatch: int(cfg.Concurrency.MaxBatchMessages), HandlerTimeout: cfg.Concurrency.HandlerTimeout.D(),
+		Backoff:   retry.Backoff{Initial: cfg.Backoff.Initial.D(), Max: cfg.Backoff.Max.D()},
+		Retention: cfg.Inbox.Retention.D(), ReplayHorizon: cfg.Inbox.ReplayHorizon.D(),
+	}
+}
+
+// sameConnections says whether two configs need the same connections, handler and subscription.
+func sameConnections(a, b config.Consumer) bool {
+	return reflect.DeepEqual(a.Inbox.Postgres, b.Inbox.Postgres) && reflect.DeepEqual(a.NATS, b.NATS) &&
+		reflect.DeepEqual(a.SQL, b.SQL) && a.Validation.MaxDepth == b.Validation.MaxDepth &&
+		a.Concurrency.Prefetch == b.Concurrency.Prefetch && a.Ordering.Delivery == b.Ordering.Delivery
+}
+
+// consumerPart is a consumer with its connections.
+type consumerPart struct {
+	cfg      config.Consumer
+	pool     *postgres.Pool
+	conn     *nats.Conn
+	receiver *nats.Receiver
+	store    *inboxdb.Store
+	loop     *consumer.Consumer
+	log      *slog.Logger
+	warnings warnings
+	within   bound
+}
+
+func newConsumerPart(
+	ctx context.Context, cfg config.Consumer, metrics *consumer.Metrics, o Options,
+) (_ *consumerPart, err error) {
+	p := &consumerPart{cfg: cfg, log: o.Log, within: outliving(ctx)}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	handler, err := newHandler(cfg)
+	if err != nil {
+		return nil, err
+	}
+	name := "consumer " + cfg.Resource.String()
+	if p.pool, err = openPool(ctx, cfg.Inbox.Postgres, name, o); err != nil {
+		return nil, err
+	}
+	names := postgres.Names{Schema: cfg.Inbox.Postgres.Schema}
+	expected := schema.Expected{Options: schema.Options{Components: []schema.Component{schema.Inbox}}, Role: schema.RoleConsumer}
+	if err = schema.Verify(ctx, p.pool, names, expected); err != nil {
+		return nil, databaseTrouble(err)
+	}
+	p.store = inboxdb.New(p.pool.Pool, names, cfg.ConsumerName)
+	if p.conn, err = dialNATS(ctx, cfg.NATS, name, o.Log); err != nil {
+		return nil, err
+	}
+	if p.receiver, err = nats.NewReceiver(ctx, p.conn, p.receiverConfig()); err != nil {
+		return nil, err
+	}
+	p.loop, err = consumer.New(consumerConfig(cfg), consumer.Parts{
+		Store: p.store, Handler: handler, Receiver: p.receiver, Metrics: metrics, Log: o.Log, Steps: o.Steps,
+		Random: o.Random,
+	})
+	return p, err
+}
+
+func (p *consumerPart) receiverConfig() nats.ReceiverConfig {
+	c := nats.ReceiverConfig{
+		Durable: p.cfg.NATS.Durable, FilterSubjects: p.cfg.NATS.FilterSubjects,
+		Prefetch: int(p.cfg.Concurrency.Prefetch), StartSequence: p.startSequence,
+	}
+	if p.cfg.Ordering.Delivery == config.DeliverySingleActive {
+		c.Prefetch, c.MaxAckPending = 1, 1
+	}
+	return c
+}
+
+// startSequence is where a durable that has to be made begins.
+func (p *consumerPart) startSequence(ctx context.Context) (uint64, bool, error) {
+	finished, err := p.store.Finished(ctx, p.cfg.NATS.Stream)
+	if err != nil {
+		return 0, false, err
+	}
+	return finished + 1, finished > 0, nil
+}
+
+// Run implements part.
+func (p *consumerPart) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop() // before Wait
+	beside.Go(func() { p.noteFinished(ctx) })
+	beside.Go(func() { p.warnings.follow(ctx, p.log, p.receiver.Check) })
+	return p.loop.Run(ctx)
+}
+
+// noteFinished keeps the position from which a lost durable would be made again.
+func (p *consumerPart) noteFinished(ctx context.Context) {
+	tick := time.NewTicker(finishPeriod)
+	defer tick.Stop()
+	noted := uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		finished, err := p.receiver.Finished(ctx)
+		if err != nil || finished == noted {
+			continue // the loop tells what is wrong with the broker
+		}
+		if err := p.store.Finish(ctx, p.cfg.NATS.Stream, finished); err == nil {
+			noted = finished
+		}
+	}
+}
+
+// Reconfigure implements part.
+func (p *consumerPart) Reconfigure(cfg config.Consumer) bool {
+	if !sameConnections(p.cfg, cfg) {
+		return false
+	}
+	taken, err := p.loop.Reconfigure(consumerConfig(cfg))
+	if err != nil || !taken {
+		return false
+	}
+	return true
+}
+
+// Report implements part.
+func (p *consumerPart) Report(ctx context.Context, r *statusz.Report) {
+	seen, conditions := p.loop.Report(ctx)
+	r.Consumer = &seen
+	for _, c := range conditions {
+		setCondition(r, condition(c.Type, c.Status, c.Reason, c.Message))
+	}
+	warn(r, p.warnings.last())
+}
+
+// Kill implements part.
+func (p *consumerPart) Kill() {
+	p.loop.Kill()
+	cut(p.within, p.conn)
+}
+
+// Close implements part.
+func (p *consumerPart) Close() {
+	if p.receiver != nil {
+		closeSoon(p.within, p.log, p.receiver.Close)
+	}
+	if p.conn != nil {
+		closeSoon(p.within, p.log, p.conn.Close)
+	}
+	if p.pool != nil {
+		p.pool.Close()
+	}
+}
+
+// warnings are what was last seen of the broker's topology.
+type warnings struct {
+	mu   sync.Mutex
+	seen []broker.Warning
+}
+
+func (w *warnings) last() []broker.Warning {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen
+}
+
+// follow looks from time to time and logs what is new.
+func (w *warnings) follow(ctx context.Context, log *slog.Logger, check func(context.Context) ([]broker.Warning, error)) {
+	told := make(map[broker.WarningReason]bool)
+	pause := time.Second // the first look comes soon: the connection is being made
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		found, err := check(ctx)
+		if err != nil && found == nil {
+			continue // the loop tells what is wrong
+		}
+		pause = checkPeriod
+		w.mu.Lock()
+		w.seen = found
+		w.mu.Unlock()
+		for _, f := range found {
+			if !told[f.Reason] {
+				told[f.Reason] = true
+				log.WarnContext(ctx, "The broker may hurt later", "reason", f.Reason, "detail", f.Detail)
+			}
+		}
+	}
+}

@@ -1,0 +1,9 @@
+package integration
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// dieWithParent leaves no process behind when the test binary itself is killed.
+func dieWithParent(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
