@@ -269,9 +269,12 @@ func isTLS(err error) bool {
 	var hostname x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var record tls.RecordHeaderError
-	var alert tls.AlertError
+	var op *net.OpError
+	if errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
+		return true // so crypto/tls marks an alert, whose own type it does not export
+	}
 	return errors.As(err, &verification) || errors.As(err, &authority) || errors.As(err, &hostname) ||
-		errors.As(err, &invalid) || errors.As(err, &record) || errors.As(err, &alert)
+		errors.As(err, &invalid) || errors.As(err, &record)
 }
 
 // maxSafeBytes bounds what SafeError returns.

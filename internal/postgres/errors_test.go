@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -122,7 +121,7 @@ func TestConnectReason(t *testing.T) {
 		"only standbys found is read-only":          {pgconn.ErrReadOnlyConnection, false, ReasonReadOnly},
 		"an unknown authority is a TLS failure":     {x509.UnknownAuthorityError{}, true, ReasonTLSFailed},
 		"another host's certificate is TLS":         {x509.HostnameError{Certificate: &x509.Certificate{}}, true, ReasonTLSFailed},
-		"an alert is a TLS failure":                 {tls.AlertError(42), true, ReasonTLSFailed},
+		"an alert is a TLS failure":                 {&net.OpError{Op: "remote error", Err: errors.New("?")}, true, ReasonTLSFailed},
 		"a server without TLS is a TLS failure":     {errors.New("refused"), true, ReasonTLSFailed},
 		"a connection cut at once is unreachable":   {io.EOF, true, ReasonUnreachable},
 		"any other failure in plain is unreachable": {errors.New("?"), false, ReasonUnreachable},
