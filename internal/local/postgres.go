@@ -29,6 +29,7 @@ const superuser = "postgres"
 const (
 	postgresStartTimeout = 60 * time.Second // recovery after a crash included
 	postgresStopTimeout  = 10 * time.Second
+	memoryPollInterval   = 50 * time.Millisecond
 	portTries            = 5 // a free port may be taken by another process before the server has it
 )
 
@@ -43,6 +44,8 @@ type PostgresConfig struct {
 	Port int
 	// Parameters are added to the server's configuration.
 	Parameters map[string]string
+	// Cache is the folder that holds what was fetched; empty means CacheDir.
+	Cache string
 }
 
 // Postgres is a running PostgreSQL server. It ends with this process.
@@ -65,7 +68,11 @@ func StartPostgres(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 			return nil, err
 		}
 	}
-	install, err := installPostgres(ctx, cfg.Version)
+	store, err := openCache(cfg.Cache)
+	if err != nil {
+		return nil, err
+	}
+	install, err := store.postgres(ctx, cfg.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -266,13 +273,25 @@ func (p *Postgres) Err() error {
 	return err
 }
 
-// Kill ends the server with kill -9, as a crash of its machine's memory would; the data stays.
+// Kill ends all of the server with kill -9. The data stays.
 func (p *Postgres) Kill(ctx context.Context) error { return p.keeper.Kill(ctx) }
 
 // Start starts a server that was killed, on the same data and port.
 func (p *Postgres) Start(ctx context.Context) error {
-	_, err := p.keeper.Start(ctx)
-	return err
+	again := time.NewTicker(memoryPollInterval)
+	defer again.Stop()
+	for {
+		_, err := p.keeper.Start(ctx)
+		// What is left of the killed server ends by itself, and the new one refuses to start before that.
+		if err == nil || !strings.Contains(err.Error(), "pre-existing shared memory block") {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // Restart kills the server and starts it again, on the same data and port.

@@ -49,37 +49,51 @@ func CacheDir() (string, error) {
 	return filepath.Join(base, "postrider"), nil
 }
 
-// installPostgres returns PostgreSQL from the cache and fetches it first if it is not there.
-// Only one process of many that start at the same time fetches; the others wait for it.
-func installPostgres(ctx context.Context, version string) (postgresInstall, error) {
-	cache, err := CacheDir()
-	if err != nil {
-		return postgresInstall{}, err
+// cache is the folder that holds what was fetched.
+type cache struct {
+	dir string
+	// prepare puts an unpacked PostgreSQL and fresh data below a folder.
+	prepare func(ctx context.Context, version string, made postgresInstall, password string, lock *os.File) error
+}
+
+// openCache returns the cache in dir, or the one of the user.
+func openCache(dir string) (cache, error) {
+	if dir == "" {
+		var err error
+		if dir, err = CacheDir(); err != nil {
+			return cache{}, err
+		}
 	}
+	return cache{dir: dir, prepare: runPreparation}, nil
+}
+
+// postgres returns PostgreSQL from the cache and fetches it first if it is not there.
+// Only one process of many that start at the same time fetches; the others wait for it.
+func (c cache) postgres(ctx context.Context, version string) (postgresInstall, error) {
 	name := fmt.Sprintf("postgres-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH)
-	install := postgresInstall{dir: filepath.Join(cache, name)}
+	install := postgresInstall{dir: filepath.Join(c.dir, name)}
 	if _, err := os.Stat(install.dir); err == nil {
 		return install, nil
 	}
-	if err := os.MkdirAll(cache, 0o700); err != nil {
-		return postgresInstall{}, cacheError(cache, err)
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return postgresInstall{}, cacheError(c.dir, err)
 	}
-	lock, err := lockFile(ctx, filepath.Join(cache, name+".lock"))
+	lock, err := lockFile(ctx, filepath.Join(c.dir, name+".lock"))
 	if err != nil {
-		return postgresInstall{}, cacheError(cache, err)
+		return postgresInstall{}, cacheError(c.dir, err)
 	}
 	defer lock.Close() //nolint:errcheck // closing gives the lock back; nothing was written
 	if _, err := os.Stat(install.dir); err == nil {
 		return install, nil // another process was first
 	}
-	if err := fillCache(ctx, version, install, lock); err != nil {
-		return postgresInstall{}, cacheError(cache, fmt.Errorf("fetching PostgreSQL %s: %w", version, err))
+	if err := c.fill(ctx, version, install, lock); err != nil {
+		return postgresInstall{}, cacheError(c.dir, err)
 	}
 	return install, nil
 }
 
-// fillCache makes the install beside its place and renames it.
-func fillCache(ctx context.Context, version string, install postgresInstall, lock *os.File) error {
+// fill makes the install beside its place and renames it.
+func (c cache) fill(ctx context.Context, version string, install postgresInstall, lock *os.File) error {
 	partial := postgresInstall{dir: install.dir + ".partial"}
 	if err := os.RemoveAll(partial.dir); err != nil { // what a killed process left
 		return fmt.Errorf("removing an unfinished download: %w", err)
@@ -88,28 +102,9 @@ func fillCache(ctx context.Context, version string, install postgresInstall, loc
 		return fmt.Errorf("making a folder in the cache: %w", err)
 	}
 	defer os.RemoveAll(partial.dir) //nolint:errcheck // gone after a success; the next start removes it otherwise
-	// The work is done in the cache itself, unless PostgreSQL has to run as another user, who cannot get there.
-	work := partial.dir
-	account := serverAccount()
-	if account != nil {
-		var err error
-		if work, err = os.MkdirTemp("", "postrider-fetch-"); err != nil {
-			return fmt.Errorf("making a folder: %w", err)
-		}
-		defer os.RemoveAll(work) //nolint:errcheck // in the temporary folder
-	}
-	made := postgresInstall{dir: work}
 	password := rand.Text()
-	if err := runPreparation(ctx, version, made, password, lock); err != nil {
+	if err := c.prepareIn(ctx, version, partial, password, lock); err != nil {
 		return err
-	}
-	if account != nil {
-		if err := errors.Join(
-			copyTree(made.programs(), partial.programs(), nil, false),
-			copyTree(made.data(), partial.data(), nil, false),
-		); err != nil {
-			return err
-		}
 	}
 	if err := os.WriteFile(partial.password(), []byte(password), 0o600); err != nil {
 		return fmt.Errorf("writing the superuser's password: %w", err)
@@ -118,6 +113,28 @@ func fillCache(ctx context.Context, version string, install postgresInstall, loc
 		return fmt.Errorf("putting PostgreSQL in its place: %w", err)
 	}
 	return nil
+}
+
+// prepareIn does the work in the cache itself, unless PostgreSQL has to run as another user, who cannot get there.
+func (c cache) prepareIn(
+	ctx context.Context, version string, into postgresInstall, password string, lock *os.File,
+) error {
+	if serverAccount() == nil {
+		return prepareError(version, into.dir, c.prepare(ctx, version, into, password, lock))
+	}
+	work, err := os.MkdirTemp("", "postrider-fetch-")
+	if err != nil {
+		return fmt.Errorf("making a folder: %w", err)
+	}
+	defer os.RemoveAll(work) //nolint:errcheck // in the temporary folder
+	made := postgresInstall{dir: work}
+	if err := c.prepare(ctx, version, made, password, lock); err != nil {
+		return prepareError(version, filepath.Dir(work), err)
+	}
+	return errors.Join(
+		copyTree(made.programs(), into.programs(), nil, false),
+		copyTree(made.data(), into.data(), nil, false),
+	)
 }
 
 // runPreparation has a child fetch, unpack and initialise PostgreSQL below made, and removes the child's leftovers.

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,11 +64,43 @@ func (e *FolderError) Error() string {
 		unprivileged, e.Dir)
 }
 
-// cacheError names the reason of a failure to fill the cache where it is one a person can mend.
-func cacheError(dir string, err error) error {
+// FetchError says that PostgreSQL is not in the cache and could not be fetched.
+type FetchError struct {
+	Version string
+	Err     error
+}
+
+// Error says what to do.
+func (e *FetchError) Error() string {
+	return fmt.Sprintf("PostgreSQL %s is not in the cache and could not be fetched from Maven Central: connect this "+
+		"machine to the internet once (HTTPS_PROXY is heeded), or copy the cache folder of a connected one: %v",
+		e.Version, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *FetchError) Unwrap() error { return e.Err }
+
+// prepareError names the reason of a failure to fetch, unpack and initialise PostgreSQL below dir.
+func prepareError(version, dir string, err error) error {
+	var known *DiskFullError
 	switch {
+	case err == nil, errors.As(err, &known), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
 	case errors.Is(err, syscall.ENOSPC) || saysDiskFull(err.Error()):
-		return errors.Join(&DiskFullError{Server: "PostgreSQL", Dir: dir}, err)
+		return &DiskFullError{Server: "PostgreSQL", Dir: dir}
+	default:
+		return &FetchError{Version: version, Err: err}
+	}
+}
+
+// cacheError names the reason of a failure to write the cache where it is one a person can mend.
+func cacheError(dir string, err error) error {
+	var full *DiskFullError
+	switch {
+	case errors.As(err, &full):
+		return full
+	case errors.Is(err, syscall.ENOSPC):
+		return &DiskFullError{Server: "PostgreSQL", Dir: dir}
 	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
 		existing := nearestExisting(dir)
 		return &CacheError{Dir: existing, Owner: ownerOf(existing), Err: err}

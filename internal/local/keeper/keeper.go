@@ -255,11 +255,12 @@ func (c *child) ready() bool {
 	return false
 }
 
-// kill ends the server as a crash would.
+// kill ends the server and its own children as a crash of all at once would.
 func (c *child) kill() error {
 	if c.server == nil {
 		return nil
 	}
+	killChildren(c.server.Process.Pid)
 	if err := c.server.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("killing the server: %w", err)
 	}
