@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"sync"
 	"testing"
@@ -81,6 +80,7 @@ type options struct {
 	refuse   bool
 	prefetch int
 	store    func(consumer.Store) consumer.Store
+	random   func() float64
 }
 
 func (s *shop) options() options {
@@ -128,7 +128,7 @@ func (s *shop) start(change ...func(*options)) *worker {
 	}
 	w.Consumer, err = consumer.New(o.config, consumer.Parts{
 		Store: store, Handler: h, Receiver: &hooked{w.receiver, w.hooks}, Metrics: metrics,
-		Log: slog.New(w.log.Logger().Handler()),
+		Log: w.log.Logger(), Random: o.random,
 	})
 	if err != nil {
 		s.t.Fatalf("making the consumer: %v", err)
