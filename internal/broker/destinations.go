@@ -25,7 +25,10 @@ func NewDestinations(fallback string, allowed []string) (Destinations, error) {
 			case token == "":
 				return Destinations{}, fmt.Errorf("allowed destination %q has an empty token", pattern)
 			case strings.Contains(token, ">") && (token != ">" || i != len(tokens)-1):
-				return Destinations{}, fmt.Errorf("allowed destination %q has > elsewhere than alone at its end", pattern)
+				return Destinations{}, fmt.Errorf(
+					"allowed destination %q has > elsewhere than alone at its end",
+					pattern,
+				)
 			}
 		}
 		d.allowed = append(d.allowed, tokens)

@@ -14,12 +14,37 @@ import (
 
 func sample() Message {
 	return Message{
-		Position: 7, ID: ID{0x01, 0x8f, 0xff, 0x00, 0x12, 0x34, 0x70, 0x00, 0x80, 0x00, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff},
-		Type: "order.paid", SchemaVersion: 3, Source: "shop/orders", OrderingKey: "order-7", AggregateVersion: 42,
-		Destination: "orders.eu", ContentType: "application/json", Payload: []byte(`{"state":"paid"}`), Size: 16,
-		Headers:     map[string]string{"tenant": "north", "trace-note": "a b"},
-		Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-		OccurredAt:  time.Date(2026, 3, 4, 5, 6, 7, 891234000, time.UTC),
+		Position: 7,
+		ID: ID{
+			0x01,
+			0x8f,
+			0xff,
+			0x00,
+			0x12,
+			0x34,
+			0x70,
+			0x00,
+			0x80,
+			0x00,
+			0xaa,
+			0xbb,
+			0xcc,
+			0xdd,
+			0xee,
+			0xff,
+		},
+		Type:             "order.paid",
+		SchemaVersion:    3,
+		Source:           "shop/orders",
+		OrderingKey:      "order-7",
+		AggregateVersion: 42,
+		Destination:      "orders.eu",
+		ContentType:      "application/json",
+		Payload:          []byte(`{"state":"paid"}`),
+		Size:             16,
+		Headers:          map[string]string{"tenant": "north", "trace-note": "a b"},
+		Traceparent:      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		OccurredAt:       time.Date(2026, 3, 4, 5, 6, 7, 891234000, time.UTC),
 	}
 }
 
@@ -85,7 +110,8 @@ func TestDecodeReadsWhatEncodeWrites(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, h := range rec.Headers {
-				if strings.TrimSpace(h.Value) != h.Value || strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' || r > '~' }) {
+				if strings.TrimSpace(h.Value) != h.Value ||
+					strings.ContainsFunc(h.Value, func(r rune) bool { return r < ' ' || r > '~' }) {
 					t.Errorf("header %s travels as %q, which brokers may change", h.Name, h.Value)
 				}
 			}
@@ -106,7 +132,8 @@ func sameMessage(t *testing.T, m *Message, e *Envelope) {
 	if got != want {
 		t.Errorf("texts:\n got %q\nwant %q", got, want)
 	}
-	if e.SchemaVersion != m.SchemaVersion || e.AggregateVersion != m.AggregateVersion || !e.OccurredAt.Equal(m.OccurredAt) {
+	if e.SchemaVersion != m.SchemaVersion || e.AggregateVersion != m.AggregateVersion ||
+		!e.OccurredAt.Equal(m.OccurredAt) {
 		t.Errorf("schema %d version %d occurred %v, want %d %d %v",
 			e.SchemaVersion, e.AggregateVersion, e.OccurredAt, m.SchemaVersion, m.AggregateVersion, m.OccurredAt)
 	}
@@ -128,36 +155,60 @@ func TestEncodeRefusesWhatNobodyCouldReadBack(t *testing.T) {
 		reason Reason
 		field  string
 	}{
-		"a payload that was not loaded":     {func(m *Message) { m.Payload = nil }, TooLarge, "payload"},
-		"a header name with capitals":       {header("Tenant", "x"), InvalidHeader, "headers"},
-		"a header name that is empty":       {header("", "x"), InvalidHeader, "headers"},
-		"a header name with a colon":        {header("a:b", "x"), InvalidHeader, "headers"},
-		"a header name with a digit first":  {header("1a", "x"), InvalidHeader, "headers"},
-		"a header name of 64 characters":    {header(strings.Repeat("a", 64), "x"), InvalidHeader, "headers"},
-		"a header of the envelope":          {header("event-id", "x"), InvalidHeader, "event-id"},
-		"a rollup that purges the stream":   {header("nats-rollup", "all"), InvalidHeader, "nats-rollup"},
-		"a rollup in NATS's own case":       {header("Nats-Rollup", "all"), InvalidHeader, "headers"},
-		"a CloudEvents header":              {header("ce-id", "x"), InvalidHeader, "ce-id"},
-		"a CloudEvents header for Kafka":    {header("ce_id", "x"), InvalidHeader, "headers"},
-		"a delay":                           {header("x-delay", "1"), InvalidHeader, "x-delay"},
-		"a blind copy":                      {header("bcc", "q"), InvalidHeader, "bcc"},
-		"an AMQP name":                      {header("amq-x", "q"), InvalidHeader, "amq-x"},
-		"a line feed in a header":           {header("note", "a\nb"), InvalidHeader, "note"},
-		"a carriage return in a header":     {header("note", "a\rb"), InvalidHeader, "note"},
-		"NUL in a header":                   {header("note", "a\x00b"), InvalidHeader, "note"},
-		"a header that is not UTF-8":        {header("note", "\xff"), UnstorableText, "note"},
-		"a header of 64 KiB":                {header("note", strings.Repeat("n", 64<<10)), TooLarge, "note"},
-		"headers beyond the sum once sent":  {header("note", strings.Repeat("é", 20<<10)), TooLarge, "headers"},
-		"65 headers":                        {func(m *Message) { m.Headers = manyHeaders(65) }, TooLarge, "headers"},
-		"NUL in the key":                    {func(m *Message) { m.OrderingKey = "a\x00" }, UnstorableText, HeaderOrderingKey},
-		"a type that is not UTF-8":          {func(m *Message) { m.Type = "\xc3" }, UnstorableText, HeaderEventType},
-		"an empty type":                     {func(m *Message) { m.Type = "" }, InvalidEnvelope, HeaderEventType},
-		"an empty source":                   {func(m *Message) { m.Source = "" }, InvalidEnvelope, HeaderSource},
-		"an empty key":                      {func(m *Message) { m.OrderingKey = "" }, InvalidEnvelope, HeaderOrderingKey},
-		"a key beyond its bound":            {func(m *Message) { m.OrderingKey = strings.Repeat("k", 1025) }, TooLarge, HeaderOrderingKey},
-		"a destination beyond its bound":    {func(m *Message) { m.Destination = strings.Repeat("k", 513) }, TooLarge, HeaderStream},
-		"a time that RFC 3339 cannot write": {func(m *Message) { m.OccurredAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) }, InvalidEnvelope, HeaderOccurredAt},
-		"a negative version":                {func(m *Message) { m.AggregateVersion = -1 }, InvalidEnvelope, HeaderAggregateVersion},
+		"a payload that was not loaded":    {func(m *Message) { m.Payload = nil }, TooLarge, "payload"},
+		"a header name with capitals":      {header("Tenant", "x"), InvalidHeader, "headers"},
+		"a header name that is empty":      {header("", "x"), InvalidHeader, "headers"},
+		"a header name with a colon":       {header("a:b", "x"), InvalidHeader, "headers"},
+		"a header name with a digit first": {header("1a", "x"), InvalidHeader, "headers"},
+		"a header name of 64 characters":   {header(strings.Repeat("a", 64), "x"), InvalidHeader, "headers"},
+		"a header of the envelope":         {header("event-id", "x"), InvalidHeader, "event-id"},
+		"a rollup that purges the stream":  {header("nats-rollup", "all"), InvalidHeader, "nats-rollup"},
+		"a rollup in NATS's own case":      {header("Nats-Rollup", "all"), InvalidHeader, "headers"},
+		"a CloudEvents header":             {header("ce-id", "x"), InvalidHeader, "ce-id"},
+		"a CloudEvents header for Kafka":   {header("ce_id", "x"), InvalidHeader, "headers"},
+		"a delay":                          {header("x-delay", "1"), InvalidHeader, "x-delay"},
+		"a blind copy":                     {header("bcc", "q"), InvalidHeader, "bcc"},
+		"an AMQP name":                     {header("amq-x", "q"), InvalidHeader, "amq-x"},
+		"a line feed in a header":          {header("note", "a\nb"), InvalidHeader, "note"},
+		"a carriage return in a header":    {header("note", "a\rb"), InvalidHeader, "note"},
+		"NUL in a header":                  {header("note", "a\x00b"), InvalidHeader, "note"},
+		"a header that is not UTF-8":       {header("note", "\xff"), UnstorableText, "note"},
+		"a header of 64 KiB":               {header("note", strings.Repeat("n", 64<<10)), TooLarge, "note"},
+		"headers beyond the sum once sent": {header("note", strings.Repeat("é", 20<<10)), TooLarge, "headers"},
+		"65 headers":                       {func(m *Message) { m.Headers = manyHeaders(65) }, TooLarge, "headers"},
+		"NUL in the key": {
+			func(m *Message) { m.OrderingKey = "a\x00" },
+			UnstorableText,
+			HeaderOrderingKey,
+		},
+		"a type that is not UTF-8": {func(m *Message) { m.Type = "\xc3" }, UnstorableText, HeaderEventType},
+		"an empty type":            {func(m *Message) { m.Type = "" }, InvalidEnvelope, HeaderEventType},
+		"an empty source":          {func(m *Message) { m.Source = "" }, InvalidEnvelope, HeaderSource},
+		"an empty key": {
+			func(m *Message) { m.OrderingKey = "" },
+			InvalidEnvelope,
+			HeaderOrderingKey,
+		},
+		"a key beyond its bound": {
+			func(m *Message) { m.OrderingKey = strings.Repeat("k", 1025) },
+			TooLarge,
+			HeaderOrderingKey,
+		},
+		"a destination beyond its bound": {
+			func(m *Message) { m.Destination = strings.Repeat("k", 513) },
+			TooLarge,
+			HeaderStream,
+		},
+		"a time that RFC 3339 cannot write": {
+			func(m *Message) { m.OccurredAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) },
+			InvalidEnvelope,
+			HeaderOccurredAt,
+		},
+		"a negative version": {
+			func(m *Message) { m.AggregateVersion = -1 },
+			InvalidEnvelope,
+			HeaderAggregateVersion,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -228,33 +279,77 @@ func TestDecodeRefusesWhatIsNoEnvelope(t *testing.T) {
 		reason Reason
 		field  string
 	}{
-		"nothing at all":                     {Record{}, InvalidEnvelope, HeaderEventID},
-		"no event id":                        {record(Header{HeaderEventID, ""}), InvalidEnvelope, HeaderEventID},
-		"no type":                            {record(Header{HeaderEventType, ""}), InvalidEnvelope, HeaderEventType},
-		"no source":                          {record(Header{HeaderSource, ""}), InvalidEnvelope, HeaderSource},
-		"two event ids":                      {doubled, InvalidEnvelope, HeaderEventID},
-		"a version but no key":               {unkeyed, InvalidEnvelope, HeaderOrderingKey},
-		"version zero":                       {record(Header{HeaderAggregateVersion, "0"}), InvalidEnvelope, HeaderAggregateVersion},
-		"a version beyond 64 bits":           {record(Header{HeaderAggregateVersion, "9223372036854775808"}), InvalidEnvelope, HeaderAggregateVersion},
-		"a version in words":                 {record(Header{HeaderAggregateVersion, "one"}), InvalidEnvelope, HeaderAggregateVersion},
-		"a schema version beyond 32 bits":    {record(Header{HeaderSchemaVersion, "2147483648"}), InvalidEnvelope, HeaderSchemaVersion},
-		"a time in words":                    {record(Header{HeaderOccurredAt, "today"}), InvalidEnvelope, HeaderOccurredAt},
-		"half an escape in the id":           {record(Header{HeaderEventID, "a%2"}), InvalidEnvelope, HeaderEventID},
-		"an escaped NUL in the id":           {record(Header{HeaderEventID, "a%00"}), UnstorableText, HeaderEventID},
-		"a raw NUL in the type":              {record(Header{HeaderEventType, "a\x00"}), UnstorableText, HeaderEventType},
-		"a key that is not UTF-8":            {record(Header{HeaderOrderingKey, "%FF"}), UnstorableText, HeaderOrderingKey},
-		"a record key that is not UTF-8":     {binaryKey, UnstorableText, HeaderOrderingKey},
-		"a record key beyond its bound":      {longKey, TooLarge, HeaderOrderingKey},
-		"a stream with NUL":                  {record(Header{HeaderStream, "%00"}), UnstorableText, HeaderStream},
-		"a traceparent with NUL":             {record(Header{HeaderTraceparent, "%00"}), UnstorableText, HeaderTraceparent},
-		"another header with NUL":            {record(Header{"note", "%00"}), UnstorableText, "headers"},
-		"another header that is not UTF-8":   {record(Header{"note", "\xff"}), UnstorableText, "headers"},
-		"a header name that is not UTF-8":    {record(Header{"no\xff", "x"}), UnstorableText, "headers"},
-		"an id beyond its bound":             {record(Header{HeaderEventID, strings.Repeat("i", 513)}), TooLarge, HeaderEventID},
-		"an id far beyond its bound":         {record(Header{HeaderEventID, strings.Repeat("i", 9999)}), TooLarge, HeaderEventID},
-		"more headers than anybody needs":    {crowded, TooLarge, "headers"},
-		"headers larger than anybody needs":  {record(Header{"note", strings.Repeat("n", 1<<20)}), TooLarge, "headers"},
-		"a key whose escapes hide its bytes": {record(Header{HeaderOrderingKey, strings.Repeat("%41", 1025)}), TooLarge, HeaderOrderingKey},
+		"nothing at all":       {Record{}, InvalidEnvelope, HeaderEventID},
+		"no event id":          {record(Header{HeaderEventID, ""}), InvalidEnvelope, HeaderEventID},
+		"no type":              {record(Header{HeaderEventType, ""}), InvalidEnvelope, HeaderEventType},
+		"no source":            {record(Header{HeaderSource, ""}), InvalidEnvelope, HeaderSource},
+		"two event ids":        {doubled, InvalidEnvelope, HeaderEventID},
+		"a version but no key": {unkeyed, InvalidEnvelope, HeaderOrderingKey},
+		"version zero": {
+			record(Header{HeaderAggregateVersion, "0"}),
+			InvalidEnvelope,
+			HeaderAggregateVersion,
+		},
+		"a version beyond 64 bits": {
+			record(Header{HeaderAggregateVersion, "9223372036854775808"}),
+			InvalidEnvelope,
+			HeaderAggregateVersion,
+		},
+		"a version in words": {
+			record(Header{HeaderAggregateVersion, "one"}),
+			InvalidEnvelope,
+			HeaderAggregateVersion,
+		},
+		"a schema version beyond 32 bits": {
+			record(Header{HeaderSchemaVersion, "2147483648"}),
+			InvalidEnvelope,
+			HeaderSchemaVersion,
+		},
+		"a time in words": {
+			record(Header{HeaderOccurredAt, "today"}),
+			InvalidEnvelope,
+			HeaderOccurredAt,
+		},
+		"half an escape in the id": {record(Header{HeaderEventID, "a%2"}), InvalidEnvelope, HeaderEventID},
+		"an escaped NUL in the id": {record(Header{HeaderEventID, "a%00"}), UnstorableText, HeaderEventID},
+		"a raw NUL in the type": {
+			record(Header{HeaderEventType, "a\x00"}),
+			UnstorableText,
+			HeaderEventType,
+		},
+		"a key that is not UTF-8": {
+			record(Header{HeaderOrderingKey, "%FF"}),
+			UnstorableText,
+			HeaderOrderingKey,
+		},
+		"a record key that is not UTF-8": {binaryKey, UnstorableText, HeaderOrderingKey},
+		"a record key beyond its bound":  {longKey, TooLarge, HeaderOrderingKey},
+		"a stream with NUL":              {record(Header{HeaderStream, "%00"}), UnstorableText, HeaderStream},
+		"a traceparent with NUL": {
+			record(Header{HeaderTraceparent, "%00"}),
+			UnstorableText,
+			HeaderTraceparent,
+		},
+		"another header with NUL":          {record(Header{"note", "%00"}), UnstorableText, "headers"},
+		"another header that is not UTF-8": {record(Header{"note", "\xff"}), UnstorableText, "headers"},
+		"a header name that is not UTF-8":  {record(Header{"no\xff", "x"}), UnstorableText, "headers"},
+		"an id beyond its bound": {
+			record(Header{HeaderEventID, strings.Repeat("i", 513)}),
+			TooLarge,
+			HeaderEventID,
+		},
+		"an id far beyond its bound": {
+			record(Header{HeaderEventID, strings.Repeat("i", 9999)}),
+			TooLarge,
+			HeaderEventID,
+		},
+		"more headers than anybody needs":   {crowded, TooLarge, "headers"},
+		"headers larger than anybody needs": {record(Header{"note", strings.Repeat("n", 1<<20)}), TooLarge, "headers"},
+		"a key whose escapes hide its bytes": {
+			record(Header{HeaderOrderingKey, strings.Repeat("%41", 1025)}),
+			TooLarge,
+			HeaderOrderingKey,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -268,8 +363,13 @@ func TestDecodeRefusesWhatIsNoEnvelope(t *testing.T) {
 func TestDecodeReadsOtherProducersRecords(t *testing.T) {
 	t.Parallel()
 	rec := Record{Key: []byte("k-1"), Headers: []Header{
-		{HeaderEventID, "not-a-uuid"}, {HeaderEventType, "t"}, {HeaderSource, "s"},
-		{"Nats-Msg-Id", "x"}, {"nats-expected-stream", "x"}, {"X-Tenant", "100%"}, {"X-Tenant", "second"},
+		{HeaderEventID, "not-a-uuid"},
+		{HeaderEventType, "t"},
+		{HeaderSource, "s"},
+		{"Nats-Msg-Id", "x"},
+		{"nats-expected-stream", "x"},
+		{"X-Tenant", "100%"},
+		{"X-Tenant", "second"},
 	}}
 	e, err := Decode(&rec)
 	if err != nil {
@@ -339,8 +439,13 @@ func FuzzDecodeNeverPanicsAndGivesStorableText(f *testing.F) {
 	f.Add("%00", "", "%", "\xff", "-1", "x", "Nats-Msg-Id", "%zz", []byte{0xff})
 	f.Fuzz(func(t *testing.T, id, typ, source, key, version, occurred, name, value string, recordKey []byte) {
 		rec := Record{Key: recordKey, Headers: []Header{
-			{HeaderEventID, id}, {HeaderEventType, typ}, {HeaderSource, source}, {HeaderOrderingKey, key},
-			{HeaderAggregateVersion, version}, {HeaderOccurredAt, occurred}, {name, value},
+			{HeaderEventID, id},
+			{HeaderEventType, typ},
+			{HeaderSource, source},
+			{HeaderOrderingKey, key},
+			{HeaderAggregateVersion, version},
+			{HeaderOccurredAt, occurred},
+			{name, value},
 		}}
 		e, err := Decode(&rec)
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 )
 
 func confirmedIsStored(t *testing.T, s *Subject) {
+	t.Helper()
 	m := Message("order-7", 1)
 	m.Payload = []byte{0, 255, '\r', '\n', 'x'}
 	m.Size = len(m.Payload)
@@ -47,12 +48,14 @@ func confirmedIsStored(t *testing.T, s *Subject) {
 }
 
 func emptyBatch(t *testing.T, s *Subject) {
+	t.Helper()
 	if got := publish(t, s.Publisher(t)); len(got) != 0 {
 		t.Errorf("answers %v", got)
 	}
 }
 
 func refusals(t *testing.T, s *Subject) {
+	t.Helper()
 	refused := map[broker.Reason]message.Message{}
 	add := func(reason broker.Reason, change func(*message.Message)) {
 		m := Message("bad-"+string(reason), 1)
@@ -95,6 +98,7 @@ func refusals(t *testing.T, s *Subject) {
 }
 
 func orderInBatch(t *testing.T, s *Subject) {
+	t.Helper()
 	batch := interleaved(5, 40)
 	for i, c := range publish(t, s.Publisher(t), batch...) {
 		wantOutcome(t, "message "+batch[i].OrderingKey, c, broker.Confirmed, "")
@@ -103,6 +107,7 @@ func orderInBatch(t *testing.T, s *Subject) {
 }
 
 func restOfKeyWaits(t *testing.T, s *Subject) {
+	t.Helper()
 	batch := interleaved(2, 4)
 	bad := &batch[2] // version 2 of the first key
 	bad.Destination = "elsewhere.entirely"
@@ -123,6 +128,7 @@ func restOfKeyWaits(t *testing.T, s *Subject) {
 }
 
 func sentTwice(t *testing.T, s *Subject) {
+	t.Helper()
 	p := s.Publisher(t)
 	m := Message("order-7", 1)
 	first := publish(t, p, m)
@@ -138,6 +144,7 @@ func sentTwice(t *testing.T, s *Subject) {
 }
 
 func lostAnswer(t *testing.T, s *Subject) {
+	t.Helper()
 	if s.LoseAnswer == nil {
 		return
 	}
@@ -156,6 +163,7 @@ func lostAnswer(t *testing.T, s *Subject) {
 }
 
 func silentPublish(t *testing.T, s *Subject) {
+	t.Helper()
 	if s.Silence == nil {
 		return
 	}
@@ -192,6 +200,7 @@ func silentPublish(t *testing.T, s *Subject) {
 }
 
 func endedContext(t *testing.T, s *Subject) {
+	t.Helper()
 	p := s.Publisher(t)
 	mustPublish(t, p, Message("warm-up", 1))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -208,6 +217,7 @@ func endedContext(t *testing.T, s *Subject) {
 }
 
 func publishThroughCuts(t *testing.T, s *Subject) {
+	t.Helper()
 	if s.Cut == nil {
 		return
 	}
@@ -215,6 +225,7 @@ func publishThroughCuts(t *testing.T, s *Subject) {
 }
 
 func publishThroughKill(t *testing.T, s *Subject) {
+	t.Helper()
 	if s.Kill == nil {
 		return
 	}
@@ -246,6 +257,7 @@ func publishThrough(t *testing.T, s *Subject, fault func()) {
 }
 
 func concurrentBatches(t *testing.T, s *Subject) {
+	t.Helper()
 	p := s.Publisher(t)
 	var mu sync.Mutex
 	var all []message.Message

@@ -103,9 +103,17 @@ func Message(key string, version int64) message.Message {
 	}
 	payload := fmt.Appendf(nil, `{"key":%q,"version":%d}`, key, version)
 	return message.Message{
-		ID: id, Type: "test.happened", SchemaVersion: 1, Source: "brokertest", OrderingKey: key, AggregateVersion: version,
-		ContentType: "application/json", Payload: payload, Size: len(payload), Headers: map[string]string{"tenant": "nörd"},
-		OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC),
+		ID:               id,
+		Type:             "test.happened",
+		SchemaVersion:    1,
+		Source:           "brokertest",
+		OrderingKey:      key,
+		AggregateVersion: version,
+		ContentType:      "application/json",
+		Payload:          payload,
+		Size:             len(payload),
+		Headers:          map[string]string{"tenant": "nörd"},
+		OccurredAt:       time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC),
 	}
 }
 

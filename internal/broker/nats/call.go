@@ -81,7 +81,7 @@ func chain(batch []message.Message, unordered bool) []int32 {
 			continue
 		}
 		if before, ok := last[batch[i].OrderingKey]; ok {
-			next[before] = int32(i) //nolint:gosec // a batch is far smaller
+			next[before] = int32(i)
 		}
 		last[batch[i].OrderingKey] = i
 	}
@@ -205,7 +205,10 @@ func (c *call) build(s *session, i int) (*natsgo.Msg, *broker.Confirmation) {
 			"the destination is not a subject: no spaces, wildcards, $ or _INBOX in front")
 		return nil, &r
 	case !ok:
-		r := rejected(broker.ReasonNotAllowed, "the destination is not in destination.allowed: add it, or correct the row")
+		r := rejected(
+			broker.ReasonNotAllowed,
+			"the destination is not in destination.allowed: add it, or correct the row",
+		)
 		return nil, &r
 	}
 	rec, err := encode(m)
@@ -241,14 +244,15 @@ func sendError(err error) broker.Confirmation {
 	return unknown("writing to NATS ended early") // part of the bytes may have arrived
 }
 
-// settle gives a message its confirmation, and its followers theirs unless it is confirmed. It returns the next of the
-// key where that may go now.
-func (c *call) settle(i int, r broker.Confirmation) []int {
+// settle gives a message a confirmation other than Confirmed.
+func (c *call) settle(i int, r broker.Confirmation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.settleLocked(i, r)
+	c.settleLocked(i, r)
 }
 
+// settleLocked gives a message its confirmation, and its followers theirs unless it is confirmed. It returns the next
+// of the key where that may go now.
 func (c *call) settleLocked(i int, r broker.Confirmation) []int {
 	if c.taken || c.states[i] == settled {
 		return nil
@@ -422,7 +426,10 @@ func (c *call) whyUnrouted(subject string, subjects []string, err error) broker.
 		return unavailable(broker.ReasonStreamMismatch,
 			"the stream does not hold nats.subject: add it to the stream's subjects")
 	default:
-		return rejected(broker.ReasonUnroutable, "the stream does not hold the destination: add it to the stream's subjects")
+		return rejected(
+			broker.ReasonUnroutable,
+			"the stream does not hold the destination: add it to the stream's subjects",
+		)
 	}
 }
 

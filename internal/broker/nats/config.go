@@ -63,16 +63,16 @@ type Config struct {
 	Name string
 	// AllowLinkLocal permits addresses that broker.BlockedAddress names, for networks that number so.
 	AllowLinkLocal bool
-	// ReconnectMin and ReconnectMax bound the growing pause between tries to connect. Default to 100ms and 5s.
-	ReconnectMin, ReconnectMax time.Duration
+	// FirstPause and LongestPause bound the growing pause between tries to connect. Default to 100ms and 5s.
+	FirstPause, LongestPause time.Duration
 	// Log gets connection changes. Defaults to none.
 	Log *slog.Logger
 }
 
 const (
-	defaultPort         = 4222
-	defaultReconnectMin = 100 * time.Millisecond
-	defaultReconnectMax = 5 * time.Second
+	defaultPort  = 4222
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second
 
 	dialTimeout  = 5 * time.Second  // for each of TCP, TLS and NATS's own greeting
 	writeTimeout = 10 * time.Second // for one write to the socket
@@ -110,11 +110,11 @@ func (c *Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	if c.ReconnectMin <= 0 {
-		c.ReconnectMin = defaultReconnectMin
+	if c.FirstPause <= 0 {
+		c.FirstPause = firstPause
 	}
-	if c.ReconnectMax < c.ReconnectMin {
-		c.ReconnectMax = max(defaultReconnectMax, c.ReconnectMin)
+	if c.LongestPause < c.FirstPause {
+		c.LongestPause = max(longestPause, c.FirstPause)
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

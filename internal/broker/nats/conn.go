@@ -23,6 +23,7 @@ import (
 type Conn struct {
 	cfg     Config
 	servers []string
+	now     func() time.Time
 	cancel  context.CancelFunc
 	over    chan struct{} // closed when the loop has ended
 
@@ -57,7 +58,7 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	c := &Conn{cfg: cfg.withDefaults(), over: make(chan struct{}), changed: make(chan struct{})}
+	c := &Conn{cfg: cfg.withDefaults(), now: time.Now, over: make(chan struct{}), changed: make(chan struct{})}
 	for _, s := range cfg.Servers {
 		server, err := parseServer(s)
 		if err != nil {
@@ -65,7 +66,10 @@ func Dial(ctx context.Context, cfg Config) (*Conn, error) {
 		}
 		c.servers = append(c.servers, server)
 	}
-	rand.Shuffle(len(c.servers), func(i, j int) { c.servers[i], c.servers[j] = c.servers[j], c.servers[i] })
+	// Load over servers is no secret.
+	rand.Shuffle(len(c.servers), func(i, j int) { //nolint:gosec // see above
+		c.servers[i], c.servers[j] = c.servers[j], c.servers[i]
+	})
 	ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go c.run(ctx)
 	return c, nil
@@ -139,12 +143,12 @@ func (c *Conn) set(s *session, err *broker.Error) {
 // run connects, waits for the session's end, and connects again.
 func (c *Conn) run(ctx context.Context) {
 	defer close(c.over)
-	pause := c.cfg.ReconnectMin
+	pause := c.cfg.FirstPause
 	for ctx.Err() == nil {
 		s, err := c.connect(ctx)
 		if err == nil {
 			c.cfg.Log.InfoContext(ctx, "Connected to NATS", "broker", "nats")
-			pause = c.cfg.ReconnectMin
+			pause = c.cfg.FirstPause
 			c.set(s, nil)
 			select {
 			case <-s.done:
@@ -160,7 +164,7 @@ func (c *Conn) run(ctx context.Context) {
 		}
 		c.report(ctx, err)
 		wait(ctx, pause/2+rand.N(pause/2+1)) //nolint:gosec // jitter is no secret
-		pause = min(2*pause, c.cfg.ReconnectMax)
+		pause = min(2*pause, c.cfg.LongestPause)
 	}
 	c.set(nil, &broker.Error{Reason: broker.ReasonUnreachable, Detail: "the connection is closed"})
 }
@@ -223,7 +227,7 @@ func (c *Conn) connectTo(ctx context.Context, server string) (*session, *broker.
 		login = natsgo.UserInfo(username, password)
 	}
 	s := &session{done: make(chan struct{}), watchers: make(map[int]func(denied))}
-	d := &dialer{ctx: ctx, allow: c.cfg.AllowLinkLocal}
+	d := &dialer{ctx: ctx, allow: c.cfg.AllowLinkLocal, now: c.now}
 	s.nc, err = natsgo.Connect("nats://"+server, secure, login,
 		natsgo.Name(c.cfg.Name), natsgo.NoReconnect(), natsgo.Timeout(dialTimeout), natsgo.SetCustomDialer(d),
 		natsgo.SkipHostLookup(), natsgo.IgnoreDiscoveredServers(),
@@ -236,7 +240,11 @@ func (c *Conn) connectTo(ctx context.Context, server string) (*session, *broker.
 	s.raw, s.maxPayload = d.conn, s.nc.MaxPayload()
 	if s.js, err = jetstream.New(s.nc); err != nil {
 		s.nc.Close()
-		return nil, &broker.Error{Reason: broker.ReasonUnreachable, Detail: "the JetStream client did not start", Err: err}
+		return nil, &broker.Error{
+			Reason: broker.ReasonUnreachable,
+			Detail: "the JetStream client did not start",
+			Err:    err,
+		}
 	}
 	return s, nil
 }

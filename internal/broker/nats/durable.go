@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,16 +63,23 @@ func (r *Receiver) consumerInfo(ctx context.Context, s *session) (*jetstream.Con
 // createDurable makes the durable strictly: one that has come up meanwhile is not changed.
 func (r *Receiver) createDurable(ctx context.Context, s *session, last uint64) (*jetstream.ConsumerInfo, error) {
 	cfg := jetstream.ConsumerConfig{
-		Durable: r.cfg.Durable, FilterSubjects: r.cfg.FilterSubjects,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: r.cfg.AckWait, MaxDeliver: -1, MaxAckPending: r.cfg.MaxAckPending,
-		DeliverPolicy: jetstream.DeliverAllPolicy, ReplayPolicy: jetstream.ReplayInstantPolicy,
-		Description: "made by Postrider; it never changes it",
+		Durable:        r.cfg.Durable,
+		FilterSubjects: r.cfg.FilterSubjects,
+		AckPolicy:      jetstream.AckExplicitPolicy,
+		AckWait:        r.cfg.AckWait,
+		MaxDeliver:     -1,
+		MaxAckPending:  r.cfg.MaxAckPending,
+		DeliverPolicy:  jetstream.DeliverAllPolicy,
+		ReplayPolicy:   jetstream.ReplayInstantPolicy,
+		Description:    "made by Postrider; it never changes it",
 	}
 	if r.cfg.StartSequence != nil {
 		start, known, err := r.cfg.StartSequence(ctx)
 		if err != nil {
 			return nil, &broker.Error{
-				Reason: broker.ReasonNotSent, Detail: "the stored position to make the durable from cannot be read", Err: err,
+				Reason: broker.ReasonNotSent,
+				Detail: "the stored position to make the durable from cannot be read",
+				Err:    err,
 			}
 		}
 		if known {
@@ -112,7 +120,9 @@ func (r *Receiver) checkFilters(cfg *jetstream.StreamConfig) error {
 		if !matches {
 			return &broker.Error{
 				Reason: broker.ReasonStreamMismatch,
-				Detail: broker.Bounded("stream " + cfg.Name + " holds no subject that the filter " + filter + " matches"),
+				Detail: broker.Bounded(
+					"stream " + cfg.Name + " holds no subject that the filter " + filter + " matches",
+				),
 			}
 		}
 	}
@@ -132,8 +142,10 @@ func (r *Receiver) checkDurable(cfg *jetstream.ConsumerConfig) error {
 	case cfg.AckPolicy != jetstream.AckExplicitPolicy:
 		return r.mismatch("has another ack policy than explicit: delete it, or name another durable")
 	case !slices.Equal(filters, want):
-		return r.mismatch("has the filters [" + strings.Join(filters, " ") + "] instead of [" + strings.Join(want, " ") +
-			"]: delete it, or name another durable")
+		return r.mismatch(
+			"has the filters [" + strings.Join(filters, " ") + "] instead of [" + strings.Join(want, " ") +
+				"]: delete it, or name another durable",
+		)
 	case cfg.HeadersOnly:
 		return r.mismatch("delivers headers only: delete it, or name another durable")
 	case cfg.ReplayPolicy != jetstream.ReplayInstantPolicy:
@@ -150,8 +162,10 @@ func durableWarnings(name string, cfg *jetstream.ConsumerConfig) []broker.Warnin
 	if cfg.MaxDeliver > 0 {
 		warnings = append(warnings, broker.Warning{
 			Reason: broker.WarnDeliveryLimit,
-			Detail: broker.Bounded("durable " + name + " stops delivering a message after " + strconv.Itoa(cfg.MaxDeliver) +
-				" times without telling anybody: set max_deliver to -1"),
+			Detail: broker.Bounded(
+				"durable " + name + " stops delivering a message after " + strconv.Itoa(cfg.MaxDeliver) +
+					" times without telling anybody: set max_deliver to -1",
+			),
 		})
 	}
 	if cfg.InactiveThreshold > 0 {
@@ -202,7 +216,8 @@ func (r *Receiver) Lag(ctx context.Context) (broker.Lag, error) {
 	if err != nil {
 		return broker.Lag{}, stateError("look up durable "+r.cfg.Durable, err)
 	}
-	lag := broker.Lag{Messages: int64(info.NumPending) + int64(info.NumAckPending)} //nolint:gosec // a count of messages
+	outstanding := info.NumPending + uint64(max(info.NumAckPending, 0))
+	lag := broker.Lag{Messages: int64(min(outstanding, math.MaxInt64))}
 	if lag.Messages > 0 {
 		lag.OldestTime = r.oldest(ctx, s, info.AckFloor.Stream+1)
 	}

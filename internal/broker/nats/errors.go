@@ -54,7 +54,10 @@ func publishError(e *apiError) broker.Confirmation {
 		if !strings.Contains(e.Description, "maximum") {
 			return unavailable(broker.ReasonBrokerError, "the stream could not store the message")
 		}
-		return unavailable(broker.ReasonStreamFull, "the stream is at its limit and discards new messages: raise the limit")
+		return unavailable(
+			broker.ReasonStreamFull,
+			"the stream is at its limit and discards new messages: raise the limit",
+		)
 	case codeStorageResources, codeInsufficient, codeMemoryResources, codeAccountResources:
 		return unavailable(broker.ReasonStreamFull, "the server has no more storage for streams: raise its limit")
 	case codeNotEnabled, codeNotEnabledAccount:
@@ -89,8 +92,7 @@ func unknown(detail string) broker.Confirmation {
 
 // unavailableFrom turns an environment's error into a message's confirmation.
 func unavailableFrom(err error) broker.Confirmation {
-	var e *broker.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*broker.Error](err); ok {
 		return unavailable(e.Reason, e.Detail)
 	}
 	return unavailable(broker.ReasonUnreachable, "not connected to NATS")
@@ -104,7 +106,10 @@ func stateError(doing string, err error) *broker.Error {
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		return &broker.Error{Reason: broker.ReasonStreamMissing, Detail: doing + ": JetStream is not enabled for the account"}
+		return &broker.Error{
+			Reason: broker.ReasonStreamMissing,
+			Detail: doing + ": JetStream is not enabled for the account",
+		}
 	case errors.Is(err, natsgo.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
 		return &broker.Error{Reason: broker.ReasonStreamMissing, Detail: doing + ": nobody answers for JetStream"}
 	case errors.Is(err, natsgo.ErrConnectionClosed), errors.Is(err, natsgo.ErrDisconnected):

@@ -71,7 +71,9 @@ type Stats struct {
 // NewPublisher returns a publisher over the connection. It sends nothing and waits for nothing.
 func NewPublisher(conn *Conn, cfg PublisherConfig) (*Publisher, error) {
 	if !validSubject(cfg.Subject) {
-		return nil, errors.New("nats.subject is not a subject to publish to: no spaces, wildcards, $ or _INBOX in front")
+		return nil, errors.New(
+			"nats.subject is not a subject to publish to: no spaces, wildcards, $ or _INBOX in front",
+		)
 	}
 	destinations, err := broker.NewDestinations(cfg.Subject, cfg.Allowed)
 	if err != nil {
@@ -135,7 +137,10 @@ func (p *Publisher) bind(ctx context.Context, c *call) (*session, error) {
 				return nil, err
 			}
 		case <-ctx.Done():
-			return nil, &broker.Error{Reason: broker.ReasonNotSent, Detail: "the deadline came before the stream was found"}
+			return nil, &broker.Error{
+				Reason: broker.ReasonNotSent,
+				Detail: "the deadline came before the stream was found",
+			}
 		}
 	}
 	p.mu.Lock()

@@ -329,27 +329,45 @@ func (r *Receiver) pullEnded(subject, status, description string) {
 	if status == "100" || subject != p.subject {
 		return // a sign of life, or about an earlier request
 	}
-	tooBig := status == "409" && strings.Contains(description, "MaxBytes")
-	switch {
-	case tooBig && p.brought == 0 && len(r.held) == 0:
-		p.alone = true
-	case tooBig && p.brought == 0:
-		p.starved = true
-	case tooBig, status == "404", status == "408":
-	case status == "503":
-		p.broken = &broker.Error{Reason: broker.ReasonBrokerError, Detail: "nobody answers for durable " + r.cfg.Durable}
-	case status == "409" && strings.Contains(description, "Consumer Deleted"):
-		p.broken = errStalled
-	case status == "409" && (strings.Contains(description, "Batch Completed") ||
-		strings.Contains(description, "Leadership Change") || strings.Contains(description, "Server Shutdown")):
-	default:
+	switch status {
+	case "404", "408": // nothing came in time
+	case "409":
+		r.pullRefused(description)
+	case "503":
 		p.broken = &broker.Error{
 			Reason: broker.ReasonBrokerError,
-			Detail: "the broker refuses requests for messages (status " + statusText(status) + ")",
+			Detail: "nobody answers for durable " + r.cfg.Durable,
 		}
+	default:
+		p.broken = refusedRequests(status)
 	}
 	p.left = 0
 	r.nudge()
+}
+
+// pullRefused reads why the broker ended a request early. The lock is held.
+func (r *Receiver) pullRefused(description string) {
+	p := &r.pull
+	switch {
+	case strings.Contains(description, "MaxBytes"): // the next message is larger than what was left
+		if p.brought == 0 {
+			p.alone = len(r.held) == 0
+			p.starved = len(r.held) > 0
+		}
+	case strings.Contains(description, "Consumer Deleted"):
+		p.broken = errStalled
+	case strings.Contains(description, "Batch Completed"), strings.Contains(description, "Leadership Change"),
+		strings.Contains(description, "Server Shutdown"):
+	default:
+		p.broken = refusedRequests("409")
+	}
+}
+
+func refusedRequests(status string) error {
+	return &broker.Error{
+		Reason: broker.ReasonBrokerError,
+		Detail: "the broker refuses requests for messages (status " + statusText(status) + ")",
+	}
 }
 
 // statusText repeats a status only where it is a number.

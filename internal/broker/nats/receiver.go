@@ -283,7 +283,10 @@ func (r *Receiver) noted() []broker.Warning {
 		}
 		warnings = append(warnings, broker.Warning{Reason: reason, Detail: n.detail})
 	}
-	slices.SortFunc(warnings, func(a, b broker.Warning) int { return strings.Compare(string(a.Reason), string(b.Reason)) })
+	slices.SortFunc(
+		warnings,
+		func(a, b broker.Warning) int { return strings.Compare(string(a.Reason), string(b.Reason)) },
+	)
 	return warnings
 }
 

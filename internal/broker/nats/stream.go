@@ -42,8 +42,7 @@ func (s *session) api(ctx context.Context, request func(context.Context) error) 
 	defer stop()
 	err := request(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
-		var e *broker.Error
-		if errors.As(cause, &e) {
+		if e, ok := errors.AsType[*broker.Error](cause); ok {
 			return e
 		}
 	}
@@ -129,7 +128,10 @@ func missingStream(name string, subjects []string) error {
 // checkStream says why the stream can never take what we send.
 func (p *Publisher) checkStream(cfg *jetstream.StreamConfig) error {
 	mismatch := func(detail string) error {
-		return &broker.Error{Reason: broker.ReasonStreamMismatch, Detail: broker.Bounded("stream " + cfg.Name + " " + detail)}
+		return &broker.Error{
+			Reason: broker.ReasonStreamMismatch,
+			Detail: broker.Bounded("stream " + cfg.Name + " " + detail),
+		}
 	}
 	switch {
 	case cfg.Mirror != nil:

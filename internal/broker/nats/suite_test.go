@@ -2,8 +2,6 @@ package nats
 
 import (
 	"context"
-	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +12,6 @@ import (
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/brokertest"
 	"github.com/postrider/postrider/internal/local"
-	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -25,7 +22,7 @@ const testAckWait = 2 * time.Second
 func testConfig(address, stream string) Config {
 	return Config{
 		Servers: []string{address}, Stream: stream, Topology: Verify, TLS: TLS{Mode: Insecure}, Name: "test",
-		ReconnectMin: 10 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
+		FirstPause: 10 * time.Millisecond, LongestPause: 200 * time.Millisecond,
 	}
 }
 
@@ -100,7 +97,7 @@ func stored(t *testing.T, js jetstream.JetStream, name string) []brokertest.Stor
 
 func TestJetStreamKeepsTheContract(t *testing.T) {
 	t.Parallel()
-	brokertest.Run(t, func(t *testing.T) *brokertest.Subject { return newSubject(t) })
+	brokertest.Run(t, newSubject)
 }
 
 // newSubject is the suite's view of one stream. Clients go through a proxy, the test's own connection does not. Only
@@ -160,21 +157,4 @@ func newSubject(t *testing.T) *brokertest.Subject {
 		}
 	}
 	return s
-}
-
-func testMessage(key string, version int) message.Message { return brokertest.Message(key, int64(version)) }
-
-func keyed(n int) []message.Message {
-	batch := make([]message.Message, n)
-	for i := range batch {
-		batch[i] = testMessage(fmt.Sprintf("key-%d", i), 1)
-	}
-	return batch
-}
-
-func TestPositionsNameStreamAndSequence(t *testing.T) {
-	t.Parallel()
-	if got := position("ORDERS", 17); got != "ORDERS@"+strconv.Itoa(17) {
-		t.Errorf("position is %q", got)
-	}
 }
