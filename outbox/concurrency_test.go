@@ -22,8 +22,7 @@ var errRollback = errors.New("rolled back on purpose")
 
 // state returns the SQLSTATE of an error.
 func state(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
 	}
 	return ""
@@ -39,7 +38,7 @@ func TestVersionsAreDenseWhateverRollsBack(t *testing.T) {
 	group, ctx := errgroup.WithContext(t.Context())
 	for n := range 6 {
 		group.Go(func() error {
-			rng := rand.New(rand.NewPCG(7, uint64(n))) //nolint:gosec // a test's choices
+			rng := rand.New(rand.NewPCG(7, uint64(n)))
 			for range 60 {
 				count, err := randomTransaction(ctx, d, w, rng, keys)
 				if err != nil && !errors.Is(err, errRollback) {
@@ -64,7 +63,13 @@ func TestVersionsAreDenseWhateverRollsBack(t *testing.T) {
 }
 
 // randomTransaction writes to one or two keys, some of it in savepoints, and returns how much it kept.
-func randomTransaction(ctx context.Context, d *tables, w *outbox.Writer, rng *rand.Rand, keys []string) (kept int64, err error) {
+func randomTransaction(
+	ctx context.Context,
+	d *tables,
+	w *outbox.Writer,
+	rng *rand.Rand,
+	keys []string,
+) (kept int64, err error) {
 	key := keys[rng.IntN(len(keys))]
 	err = d.inTx(ctx, func(tx pgx.Tx) error {
 		if rng.IntN(2) == 0 {
@@ -73,7 +78,11 @@ func randomTransaction(ctx context.Context, d *tables, w *outbox.Writer, rng *ra
 			}
 		}
 		if rng.IntN(2) == 0 {
-			if _, err := tx.Exec(ctx, `SELECT message_outbox_write($1, 'order.paid', '\x00', 'shop')`, key); err != nil {
+			if _, err := tx.Exec(
+				ctx,
+				`SELECT message_outbox_write($1, 'order.paid', '\x00', 'shop')`,
+				key,
+			); err != nil {
 				return err
 			}
 			kept++
@@ -130,7 +139,10 @@ func TestPositionOrderIsCommitOrderPerKey(t *testing.T) {
 				}
 				version := written[0].Version
 				if _, ok := committing.Load(version - 1); version > 1 && !ok {
-					return errors.Join(fmt.Errorf("version %d was given before %d committed", version, version-1), tx.Rollback(ctx))
+					return errors.Join(
+						fmt.Errorf("version %d was given before %d committed", version, version-1),
+						tx.Rollback(ctx),
+					)
 				}
 				committing.Store(version, true)
 				if err := tx.Commit(ctx); err != nil {
@@ -150,7 +162,11 @@ func TestPositionOrderIsCommitOrderPerKey(t *testing.T) {
 
 // inOppositeOrder runs two transactions that write a and b, and b and a, each having written one before the other
 // writes its second, if nothing makes them wait.
-func inOppositeOrder(t *testing.T, d *tables, write func(ctx context.Context, tx pgx.Tx, first, second string, met func()) error) (errs [2]error) {
+func inOppositeOrder(
+	t *testing.T,
+	d *tables,
+	write func(ctx context.Context, tx pgx.Tx, first, second string, met func()) error,
+) (errs [2]error) {
 	t.Helper()
 	var meet sync.WaitGroup
 	meet.Add(2)
@@ -221,7 +237,7 @@ func TestManyKeysInOneCallDoNotDeadlock(t *testing.T) {
 	group, ctx := errgroup.WithContext(t.Context())
 	for n := range 6 {
 		group.Go(func() error {
-			rng := rand.New(rand.NewPCG(1, uint64(n))) //nolint:gosec // a test's choices
+			rng := rand.New(rand.NewPCG(1, uint64(n)))
 			for range 30 {
 				var msgs []outbox.Message
 				for _, i := range rng.Perm(len(keys))[:5] {
@@ -229,7 +245,11 @@ func TestManyKeysInOneCallDoNotDeadlock(t *testing.T) {
 				}
 				if rng.IntN(3) == 0 {
 					own := order(fmt.Sprintf("own-%d", n), "")
-					own.Version = testkit.Value[int64](d.DB, `SELECT coalesce(max(last), 0) + 1 FROM message_outbox_sequence WHERE ordering_key = $1`, own.OrderingKey)
+					err := d.Pool().QueryRow(ctx, `SELECT coalesce(max(last), 0) + 1 FROM message_outbox_sequence
+					  WHERE ordering_key = $1`, own.OrderingKey).Scan(&own.Version)
+					if err != nil {
+						return err
+					}
 					msgs = append(msgs, own)
 				}
 				if err := d.inTx(ctx, func(tx pgx.Tx) error {
@@ -309,7 +329,10 @@ func TestRowsCanBeDeletedUnderAPublicationOfAllTables(t *testing.T) {
 			}
 			d.Exec("UPDATE message_outbox_sequence SET last = last + 1")
 			d.Exec("TRUNCATE message_outbox_published_1")
-			if got := testkit.Value[string](d.DB, `SELECT uuid_send(id)::text FROM message_outbox_write('b', 'order.paid', 'x', 'shop')`); got[14:16] != "7"+got[15:16] {
+			if got := testkit.Value[string](
+				d.DB,
+				`SELECT uuid_send(id)::text FROM message_outbox_write('b', 'order.paid', 'x', 'shop')`,
+			); got[14:16] != "7"+got[15:16] {
 				t.Errorf("id = %s, want a version 7 UUID", got)
 			}
 		})

@@ -31,8 +31,18 @@ func publicationServers(t *testing.T) map[string][]testkit.PostgresOption {
 func callFunction(t *testing.T, d *tables, m outbox.Message) (id string, version *int64, err error) {
 	t.Helper()
 	args := pgx.NamedArgs{
-		"key": &m.OrderingKey, "type": m.Type, "payload": m.Payload, "source": "shop", "headers": m.Headers,
-		"destination": m.Destination, "content": nil, "schema": nil, "trace": nil, "occurred": nil, "expires": nil, "version": nil,
+		"key":         &m.OrderingKey,
+		"type":        m.Type,
+		"payload":     m.Payload,
+		"source":      "shop",
+		"headers":     m.Headers,
+		"destination": m.Destination,
+		"content":     nil,
+		"schema":      nil,
+		"trace":       nil,
+		"occurred":    nil,
+		"expires":     nil,
+		"version":     nil,
 	}
 	if m.Unordered && m.OrderingKey == "" {
 		args["key"] = nil
@@ -53,9 +63,11 @@ func callFunction(t *testing.T, d *tables, m outbox.Message) (id string, version
 	if m.Version != 0 {
 		args["version"] = m.Version
 	}
-	err = d.Pool().QueryRow(t.Context(), `SELECT id::text, version FROM message_outbox_write(@key, @type, @payload, @source,
+	err = d.Pool().
+		QueryRow(t.Context(), `SELECT id::text, version FROM message_outbox_write(@key, @type, @payload, @source,
 	  headers => @headers, destination => @destination, content_type => @content, schema_version => @schema,
-	  occurred_at => @occurred, traceparent => @trace, expires_at => @expires, aggregate_version => @version)`, args).Scan(&id, &version)
+	  occurred_at => @occurred, traceparent => @trace, expires_at => @expires, aggregate_version => @version)`, args).
+		Scan(&id, &version)
 	return id, version, err
 }
 
@@ -137,9 +149,17 @@ func checkEncodes(t *testing.T, m outbox.Message) {
 		key = "01920000-0000-7000-8000-000000000000"
 	}
 	if _, err := message.Encode(&message.Message{
-		Type: m.Type, SchemaVersion: max(1, m.SchemaVersion), Source: "shop", OrderingKey: key, Destination: m.Destination,
-		ContentType: m.ContentType, Payload: m.Payload, Size: len(m.Payload), Headers: m.Headers, Traceparent: m.Traceparent,
-		OccurredAt: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		Type:          m.Type,
+		SchemaVersion: max(1, m.SchemaVersion),
+		Source:        "shop",
+		OrderingKey:   key,
+		Destination:   m.Destination,
+		ContentType:   m.ContentType,
+		Payload:       m.Payload,
+		Size:          len(m.Payload),
+		Headers:       m.Headers,
+		Traceparent:   m.Traceparent,
+		OccurredAt:    time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
 	}); err != nil {
 		t.Errorf("the writers accept what the relay refuses: %v", err)
 	}
@@ -149,9 +169,15 @@ func TestFunctionWritesWhatItIsGiven(t *testing.T) {
 	t.Parallel()
 	d := newTables(t)
 	m := outbox.Message{
-		Type: "order.paid", OrderingKey: "ключ", Destination: "orders.eu", ContentType: "application/xml", SchemaVersion: 3,
-		Payload: allBytes(), Headers: map[string]string{"tenant": "é\u2028\t"}, OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC),
-		Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		Type:          "order.paid",
+		OrderingKey:   "ключ",
+		Destination:   "orders.eu",
+		ContentType:   "application/xml",
+		SchemaVersion: 3,
+		Payload:       allBytes(),
+		Headers:       map[string]string{"tenant": "é\u2028\t"},
+		OccurredAt:    time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC),
+		Traceparent:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
 	id, version, err := callFunction(t, d, m)
 	if err != nil || version == nil || *version != 1 {
@@ -164,7 +190,8 @@ func TestFunctionWritesWhatItIsGiven(t *testing.T) {
 	m.ID = parsed
 	checkFull(t, d, m)
 	d.Exec(`SELECT message_outbox_write('k', 't', 'x', 'shop', event_id => $1)`, "00000000-0000-4000-8000-000000000001")
-	_, err = d.Pool().Exec(t.Context(), `SELECT message_outbox_write('k', 't', 'x', 'shop', event_id => $1)`, "00000000-0000-4000-8000-000000000001")
+	_, err = d.Pool().
+		Exec(t.Context(), `SELECT message_outbox_write('k', 't', 'x', 'shop', event_id => $1)`, "00000000-0000-4000-8000-000000000001")
 	checkFunctionRefusal(t, err, "event_id", "23505")
 	if _, version, err := callFunction(t, d, order("k", "")); err != nil || *version != 2 {
 		t.Errorf("after a refused call the version is %v, %v, want 2: no gap", *version, err)
@@ -175,8 +202,11 @@ func TestFunctionWritesWhatItIsGiven(t *testing.T) {
 func TestBuiltIDsGrow(t *testing.T) {
 	t.Parallel()
 	d := newTables(t)
-	ids := testkit.Values[string](d.DB, `SELECT (message_outbox_write('k', 'order.paid', 'x', 'shop')).id::text FROM generate_series(1, 200)`)
-	before := time.Now() //nolint:forbidigo // compared with the server's clock
+	ids := testkit.Values[string](
+		d.DB,
+		`SELECT (message_outbox_write('k', 'order.paid', 'x', 'shop')).id::text FROM generate_series(1, 200)`,
+	)
+	before := time.Now()
 	for i, s := range ids {
 		id, err := outbox.ParseEventID(s)
 		if err != nil || id[6]>>4 != 7 || id[8]>>6 != 2 {

@@ -47,7 +47,7 @@ func newEventID(now time.Time, random io.Reader) (EventID, error) {
 	if _, err := io.ReadFull(random, id[8:]); err != nil {
 		return EventID{}, fmt.Errorf("make an event id: %w", err)
 	}
-	micros := uint64(now.UnixMicro()) //nolint:gosec // before 1970 the id is still unique, only out of order
+	micros := uint64(now.UnixMicro())
 	binary.BigEndian.PutUint64(id[:8], micros/1000<<16|0x7000|micros%1000*4096/1000)
 	id[8] = id[8]&0x3f | 0x80
 	return id, nil

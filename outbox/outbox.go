@@ -120,7 +120,7 @@ func New(cfg Config) (*Writer, error) {
 		maxPayload: cfg.MaxPayloadBytes,
 		plain:      table.Replace(strings.ReplaceAll(writeSQL, "{numbered}", numberedSQL)),
 		given:      table.Replace(strings.ReplaceAll(writeSQL, "{numbered}", givenSQL)),
-		now:        time.Now, //nolint:forbidigo // ids and nothing else are made from it
+		now:        time.Now,
 		random:     rand.Reader,
 	}, nil
 }

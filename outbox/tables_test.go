@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
-	_ "github.com/lib/pq" // a second driver, to show that WriteSQL depends on none
+	_ "github.com/lib/pq" //nolint:depguard // a second driver, to show that WriteSQL depends on none
 
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/postgres/schema"

@@ -226,7 +226,12 @@ func newTogether() *together {
 // add refuses a message that is right alone but not beside the earlier ones, and remembers it otherwise.
 func (t *together) add(index int, m *Message) error {
 	if _, twice := t.ids[m.ID]; twice {
-		return &FieldError{Index: index, Field: "event_id", Problem: "is that of another message here", kind: ErrIDInUse}
+		return &FieldError{
+			Index:   index,
+			Field:   "event_id",
+			Problem: "is that of another message here",
+			kind:    ErrIDInUse,
+		}
 	}
 	if !m.Unordered {
 		k := keyOf{m.Destination, m.OrderingKey}

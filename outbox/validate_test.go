@@ -46,51 +46,113 @@ func agreementCases() map[string]agreementCase {
 	nul := func(c agreementCase, state string) agreementCase { c.kind, c.state = outbox.ErrNUL, state; return c }
 	libraryOnly := func(c agreementCase) agreementCase { c.onlyLibrary = true; return c }
 	cases := map[string]agreementCase{
-		"a plain message is written":             good(func(*outbox.Message) {}),
-		"an empty payload is written":            good(func(m *outbox.Message) { m.Payload = []byte{} }),
-		"the longest key is written":             good(func(m *outbox.Message) { m.OrderingKey = strings.Repeat("é", 512) }),
-		"the longest type is written":            good(func(m *outbox.Message) { m.Type = strings.Repeat("t", 200) }),
-		"a destination is written":               good(func(m *outbox.Message) { m.Destination = strings.Repeat("d", 512) }),
-		"an unordered message is written":        good(func(m *outbox.Message) { m.Unordered, m.OrderingKey = true, "" }),
-		"an unordered one may expire":            good(func(m *outbox.Message) { m.Unordered, m.OrderingKey, m.ExpiresAt = true, "", time.Now() }), //nolint:forbidigo // any time
-		"a payload of 1 MiB is written":          good(func(m *outbox.Message) { m.Payload = make([]byte, 1<<20) }),
-		"64 headers are written":                 good(headers(64, 100, "a")),
-		"headers of 32 KiB are written":          good(headers(1, 32<<10-2, "a")),
-		"an empty key is refused":                bad("ordering_key", func(m *outbox.Message) { m.OrderingKey = "" }),
-		"a key that is too long is refused":      bad("ordering_key", func(m *outbox.Message) { m.OrderingKey = strings.Repeat(canary, 200) }),
-		"a key that is not UTF-8 is refused":     libraryOnly(bad("ordering_key", func(m *outbox.Message) { m.OrderingKey = canary + "\xff" })),
-		"a NUL in a key is refused":              nul(bad("ordering_key", func(m *outbox.Message) { m.OrderingKey = canary + "\x00" }), "22021"),
-		"a NUL in a destination is refused":      nul(bad("destination", func(m *outbox.Message) { m.Destination = "\x00" }), "22021"),
-		"a key and unordered is refused":         libraryOnly(bad("ordering_key", func(m *outbox.Message) { m.Unordered = true })),
-		"a missing type is refused":              bad("event_type", func(m *outbox.Message) { m.Type = "" }),
-		"a type with a space is refused":         bad("event_type", func(m *outbox.Message) { m.Type = canary + " x" }),
-		"a type with a line end is refused":      bad("event_type", func(m *outbox.Message) { m.Type = "order.paid\n" }),
-		"a type that is too long is refused":     bad("event_type", func(m *outbox.Message) { m.Type = strings.Repeat("t", 201) }),
-		"a type of ours is refused":              bad("event_type", func(m *outbox.Message) { m.Type = "postrider.skipped" }),
-		"a missing payload is refused":           bad("payload", func(m *outbox.Message) { m.Payload = nil }),
-		"a payload above 1 MiB is refused":       large(bad("payload", func(m *outbox.Message) { m.Payload = make([]byte, 1<<20+1) })),
-		"schema version below 1 is refused":      bad("schema_version", func(m *outbox.Message) { m.SchemaVersion = -1 }),
-		"a destination too long is refused":      bad("destination", func(m *outbox.Message) { m.Destination = strings.Repeat("d", 513) }),
-		"a content type beyond ASCII is refused": bad("content_type", func(m *outbox.Message) { m.ContentType = "text/é" }),
-		"a content type too long is refused":     bad("content_type", func(m *outbox.Message) { m.ContentType = strings.Repeat("c", 256) }),
-		"a content type in spaces is refused":    bad("content_type", func(m *outbox.Message) { m.ContentType = " a " }),
-		"a malformed traceparent is refused":     bad("traceparent", func(m *outbox.Message) { m.Traceparent = canary }),
-		"a year beyond 9999 is refused":          bad("occurred_at", func(m *outbox.Message) { m.OccurredAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) }),
-		"a year before 1 is refused":             bad("occurred_at", func(m *outbox.Message) { m.OccurredAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) }),
-		"an ordered message cannot expire":       bad("expires_at", func(m *outbox.Message) { m.ExpiresAt = time.Now() }), //nolint:forbidigo // any time
-		"a negative version is refused":          bad("aggregate_version", func(m *outbox.Message) { m.Version = -1 }),
-		"a version without a key is refused":     bad("aggregate_version", func(m *outbox.Message) { m.Unordered, m.OrderingKey, m.Version = true, "", 2 }),
-		"65 headers are refused":                 large(bad("headers", headers(65, 1, "a"))),
-		"headers above 32 KiB are refused":       large(bad("headers", headers(1, 32<<10-1, "a"))),
-		"headers that grow on the way too":       large(bad("headers", headers(1, 6000, "é"))),
-		"a header with a line break is refused":  bad("headers", header("tenant", canary+"\r\nnats-rollup: all")),
-		"a NUL in a header is refused":           nul(bad("headers", header("tenant", "a\x00b")), "22P05"),
-		"a header that is not UTF-8 is refused":  libraryOnly(bad("headers", header("tenant", canary+"\xff"))),
-		"an upper-case header is refused":        bad("headers", header("Tenant", canary)),
-		"a header with a space is refused":       bad("headers", header("a b", canary)),
-		"a header ending a line is refused":      bad("headers", header("tenant\n", canary)),
-		"an empty header name is refused":        bad("headers", header("", canary)),
-		"a header name too long is refused":      bad("headers", header(strings.Repeat("a", 64), canary)),
+		"a plain message is written":  good(func(*outbox.Message) {}),
+		"an empty payload is written": good(func(m *outbox.Message) { m.Payload = []byte{} }),
+		"the longest key is written": good(
+			func(m *outbox.Message) { m.OrderingKey = strings.Repeat("é", 512) },
+		),
+		"the longest type is written": good(func(m *outbox.Message) { m.Type = strings.Repeat("t", 200) }),
+		"a destination is written": good(
+			func(m *outbox.Message) { m.Destination = strings.Repeat("d", 512) },
+		),
+		"an unordered message is written": good(
+			func(m *outbox.Message) { m.Unordered, m.OrderingKey = true, "" },
+		),
+		"an unordered one may expire": good(
+			func(m *outbox.Message) { m.Unordered, m.OrderingKey, m.ExpiresAt = true, "", time.Now() },
+		),
+		"a payload of 1 MiB is written": good(func(m *outbox.Message) { m.Payload = make([]byte, 1<<20) }),
+		"64 headers are written":        good(headers(64, 100, "a")),
+		"headers of 32 KiB are written": good(headers(1, 32<<10-2, "a")),
+		"an empty key is refused":       bad("ordering_key", func(m *outbox.Message) { m.OrderingKey = "" }),
+		"a key that is too long is refused": bad(
+			"ordering_key",
+			func(m *outbox.Message) { m.OrderingKey = strings.Repeat(canary, 200) },
+		),
+		"a key that is not UTF-8 is refused": libraryOnly(
+			bad("ordering_key", func(m *outbox.Message) { m.OrderingKey = canary + "\xff" }),
+		),
+		"a NUL in a key is refused": nul(
+			bad("ordering_key", func(m *outbox.Message) { m.OrderingKey = canary + "\x00" }),
+			"22021",
+		),
+		"a NUL in a destination is refused": nul(
+			bad("destination", func(m *outbox.Message) { m.Destination = "\x00" }),
+			"22021",
+		),
+		"a key and unordered is refused": libraryOnly(
+			bad("ordering_key", func(m *outbox.Message) { m.Unordered = true }),
+		),
+		"a missing type is refused":      bad("event_type", func(m *outbox.Message) { m.Type = "" }),
+		"a type with a space is refused": bad("event_type", func(m *outbox.Message) { m.Type = canary + " x" }),
+		"a type with a line end is refused": bad(
+			"event_type",
+			func(m *outbox.Message) { m.Type = "order.paid\n" },
+		),
+		"a type that is too long is refused": bad(
+			"event_type",
+			func(m *outbox.Message) { m.Type = strings.Repeat("t", 201) },
+		),
+		"a type of ours is refused": bad(
+			"event_type",
+			func(m *outbox.Message) { m.Type = "postrider.skipped" },
+		),
+		"a missing payload is refused": bad("payload", func(m *outbox.Message) { m.Payload = nil }),
+		"a payload above 1 MiB is refused": large(
+			bad("payload", func(m *outbox.Message) { m.Payload = make([]byte, 1<<20+1) }),
+		),
+		"schema version below 1 is refused": bad(
+			"schema_version",
+			func(m *outbox.Message) { m.SchemaVersion = -1 },
+		),
+		"a destination too long is refused": bad(
+			"destination",
+			func(m *outbox.Message) { m.Destination = strings.Repeat("d", 513) },
+		),
+		"a content type beyond ASCII is refused": bad(
+			"content_type",
+			func(m *outbox.Message) { m.ContentType = "text/é" },
+		),
+		"a content type too long is refused": bad(
+			"content_type",
+			func(m *outbox.Message) { m.ContentType = strings.Repeat("c", 256) },
+		),
+		"a content type in spaces is refused": bad(
+			"content_type",
+			func(m *outbox.Message) { m.ContentType = " a " },
+		),
+		"a malformed traceparent is refused": bad(
+			"traceparent",
+			func(m *outbox.Message) { m.Traceparent = canary },
+		),
+		"a year beyond 9999 is refused": bad(
+			"occurred_at",
+			func(m *outbox.Message) { m.OccurredAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) },
+		),
+		"a year before 1 is refused": bad(
+			"occurred_at",
+			func(m *outbox.Message) { m.OccurredAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC) },
+		),
+		"an ordered message cannot expire": bad(
+			"expires_at",
+			func(m *outbox.Message) { m.ExpiresAt = time.Now() },
+		),
+		"a negative version is refused": bad("aggregate_version", func(m *outbox.Message) { m.Version = -1 }),
+		"a version without a key is refused": bad(
+			"aggregate_version",
+			func(m *outbox.Message) { m.Unordered, m.OrderingKey, m.Version = true, "", 2 },
+		),
+		"65 headers are refused":                large(bad("headers", headers(65, 1, "a"))),
+		"headers above 32 KiB are refused":      large(bad("headers", headers(1, 32<<10-1, "a"))),
+		"headers that grow on the way too":      large(bad("headers", headers(1, 6000, "é"))),
+		"a header with a line break is refused": bad("headers", header("tenant", canary+"\r\nnats-rollup: all")),
+		"a NUL in a header is refused":          nul(bad("headers", header("tenant", "a\x00b")), "22P05"),
+		"a header that is not UTF-8 is refused": libraryOnly(bad("headers", header("tenant", canary+"\xff"))),
+		"an upper-case header is refused":       bad("headers", header("Tenant", canary)),
+		"a header with a space is refused":      bad("headers", header("a b", canary)),
+		"a header ending a line is refused":     bad("headers", header("tenant\n", canary)),
+		"an empty header name is refused":       bad("headers", header("", canary)),
+		"a header name too long is refused":     bad("headers", header(strings.Repeat("a", 64), canary)),
 	}
 	for _, name := range []string{
 		"event-id", "event-type", "schema-version", "ordering-key", "aggregate-version", "occurred-at", "source", "content-type",
@@ -149,7 +211,13 @@ func TestMessagesOfOneCall(t *testing.T) {
 func TestTooManyMessages(t *testing.T) {
 	t.Parallel()
 	w := newWriter(t)
-	if _, err := w.Write(t.Context(), nil, make([]outbox.Message, outbox.MaxMessages+1)...); !errors.Is(err, outbox.ErrTooLarge) {
+	if _, err := w.Write(
+		t.Context(),
+		nil,
+		make([]outbox.Message, outbox.MaxMessages+1)...); !errors.Is(
+		err,
+		outbox.ErrTooLarge,
+	) {
 		t.Errorf("Write() error = %v, want ErrTooLarge", err)
 	}
 	own := make([]outbox.Message, outbox.MaxOwnVersions+1)
@@ -218,7 +286,16 @@ func TestEventID(t *testing.T) {
 // FuzzAccepted holds validation to what PostgreSQL can store and a relay can encode: a message that a collector
 // accepts must never be refused by either.
 func FuzzAccepted(f *testing.F) {
-	f.Add("order.paid", "key", "orders", "application/json", "tenant", "a", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", []byte("{}"))
+	f.Add(
+		"order.paid",
+		"key",
+		"orders",
+		"application/json",
+		"tenant",
+		"a",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		[]byte("{}"),
+	)
 	f.Add("t\n", "\x00", "\xff", "é", "Nats-Rollup", "all\r\n", "x", []byte(nil))
 	w := newWriter(f)
 	f.Fuzz(func(t *testing.T, eventType, key, destination, contentType, name, value, trace string, payload []byte) {
@@ -240,8 +317,17 @@ func FuzzAccepted(f *testing.F) {
 			}
 		}
 		if _, err := message.Encode(&message.Message{
-			Type: eventType, SchemaVersion: 1, Source: "shop", OrderingKey: key, Destination: destination, ContentType: contentType,
-			Payload: payload, Size: len(payload), Headers: m.Headers, Traceparent: trace, OccurredAt: time.Unix(0, 0),
+			Type:          eventType,
+			SchemaVersion: 1,
+			Source:        "shop",
+			OrderingKey:   key,
+			Destination:   destination,
+			ContentType:   contentType,
+			Payload:       payload,
+			Size:          len(payload),
+			Headers:       m.Headers,
+			Traceparent:   trace,
+			OccurredAt:    time.Unix(0, 0),
 		}); err != nil {
 			t.Fatalf("Add() accepts what a relay refuses: %v", err)
 		}

@@ -31,10 +31,16 @@ func TestWriteKeepsEveryField(t *testing.T) {
 	t.Parallel()
 	occurred := time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
 	full := outbox.Message{
-		ID: outbox.EventID{1, 2, 3, 4, 5, 6, 0x77, 8, 0x89, 10, 11, 12, 13, 14, 15, 16}, Type: "order/paid.v-1_x",
-		SchemaVersion: 7, OrderingKey: `Zoë "quoted" \ {a,b} NULL`, Destination: `über,"\`, ContentType: "text/plain; charset=utf-8",
-		Payload: allBytes(), Headers: map[string]string{"tenant": `a"b\c <é> {,} ` + "\u2028\t", "empty": ""},
-		Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", OccurredAt: occurred,
+		ID:            outbox.EventID{1, 2, 3, 4, 5, 6, 0x77, 8, 0x89, 10, 11, 12, 13, 14, 15, 16},
+		Type:          "order/paid.v-1_x",
+		SchemaVersion: 7,
+		OrderingKey:   `Zoë "quoted" \ {a,b} NULL`,
+		Destination:   `über,"\`,
+		ContentType:   "text/plain; charset=utf-8",
+		Payload:       allBytes(),
+		Headers:       map[string]string{"tenant": `a"b\c <é> {,} ` + "\u2028\t", "empty": ""},
+		Traceparent:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		OccurredAt:    occurred,
 	}
 	letter := outbox.Message{
 		Type: "mail.send", Unordered: true, Payload: []byte{}, ExpiresAt: occurred.Add(time.Hour),
@@ -68,10 +74,22 @@ func checkFull(t *testing.T, d *tables, want outbox.Message) {
 	var source string
 	var headers []byte
 	var version int64
-	d.QueryRow(`SELECT event_type, schema_version, source, ordering_key, destination, content_type, payload, headers, traceparent,
-	  occurred_at, aggregate_version FROM message_outbox WHERE event_id = $1`, []any{want.ID.String()},
-		&got.Type, &got.SchemaVersion, &source, &got.OrderingKey, &got.Destination, &got.ContentType, &got.Payload, &headers,
-		&got.Traceparent, &got.OccurredAt, &version)
+	d.QueryRow(
+		`SELECT event_type, schema_version, source, ordering_key, destination, content_type, payload, headers, traceparent,
+	  occurred_at, aggregate_version FROM message_outbox WHERE event_id = $1`,
+		[]any{want.ID.String()},
+		&got.Type,
+		&got.SchemaVersion,
+		&source,
+		&got.OrderingKey,
+		&got.Destination,
+		&got.ContentType,
+		&got.Payload,
+		&headers,
+		&got.Traceparent,
+		&got.OccurredAt,
+		&version,
+	)
 	if err := json.Unmarshal(headers, &got.Headers); err != nil {
 		t.Fatal(err)
 	}
@@ -92,9 +110,21 @@ func checkLetter(t *testing.T, d *tables, want outbox.Message, id string) {
 	var version *int64
 	var schemaVersion int
 	var expires, occurred, now time.Time
-	d.QueryRow(`SELECT ordering_key, content_type, payload, headers::text, traceparent, aggregate_version, schema_version,
-	  expires_at, occurred_at, clock_timestamp() FROM message_outbox WHERE event_id = $1`, []any{id},
-		&key, &contentType, &payload, &headers, &traceparent, &version, &schemaVersion, &expires, &occurred, &now)
+	d.QueryRow(
+		`SELECT ordering_key, content_type, payload, headers::text, traceparent, aggregate_version, schema_version,
+	  expires_at, occurred_at, clock_timestamp() FROM message_outbox WHERE event_id = $1`,
+		[]any{id},
+		&key,
+		&contentType,
+		&payload,
+		&headers,
+		&traceparent,
+		&version,
+		&schemaVersion,
+		&expires,
+		&occurred,
+		&now,
+	)
 	if key != id || contentType != "application/json" || len(payload) != 0 || headers != nil || traceparent != nil ||
 		version != nil || schemaVersion != 1 || !expires.Equal(want.ExpiresAt) {
 		t.Errorf("unordered row = %q %q %x %v %v %v %d %s", key, contentType, payload, headers, traceparent, version,
@@ -156,7 +186,15 @@ func TestOwnVersions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := []int64{written[0].Version, written[1].Version, written[2].Version, written[3].Version}; !slices.Equal(got, []int64{3, 1, 4, 2}) {
+			if got := []int64{
+				written[0].Version,
+				written[1].Version,
+				written[2].Version,
+				written[3].Version,
+			}; !slices.Equal(
+				got,
+				[]int64{3, 1, 4, 2},
+			) {
 				t.Errorf("versions = %v, want 3 1 4 2", got)
 			}
 			if written, err = write(t, d, w, order("a", "")); err != nil || written[0].Version != 5 {
@@ -180,7 +218,8 @@ func TestRefusedVersionsLeaveNothing(t *testing.T) {
 		err := d.inTx(t.Context(), func(tx pgx.Tx) error {
 			_, err := w.Write(t.Context(), tx, order("b", ""), m)
 			var field *outbox.FieldError
-			if !errors.Is(err, outbox.ErrVersion) || !errors.As(err, &field) || field.Index != 1 || field.Field != "aggregate_version" {
+			if !errors.Is(err, outbox.ErrVersion) || !errors.As(err, &field) || field.Index != 1 ||
+				field.Field != "aggregate_version" {
 				t.Errorf("%s: Write() error = %v, want ErrVersion of message 1", name, err)
 			}
 			// Even a caller that goes on leaves no hole in the other keys of the refused call.
@@ -234,7 +273,8 @@ func TestTransactionIDComesBeforePosition(t *testing.T) {
 		t.Errorf("Write() of an unordered message: %v", err)
 	}
 	d.Exec(`SELECT message_outbox_write(NULL, 'mail.send', 'x', 'shop')`)
-	_, err := d.Pool().Exec(t.Context(), `INSERT INTO message_outbox (event_id, event_type, source, ordering_key, payload, occurred_at)
+	_, err := d.Pool().
+		Exec(t.Context(), `INSERT INTO message_outbox (event_id, event_type, source, ordering_key, payload, occurred_at)
 	  VALUES (gen_random_uuid(), 't', 's', 'k', '', now())`)
 	if err == nil {
 		t.Error("the trigger sees an id where none was asked for: this test shows nothing")

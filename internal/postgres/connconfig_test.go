@@ -36,13 +36,29 @@ func shape(t *testing.T, cfg config.Postgres) string {
 	}
 	fallbacks := make([]string, 0, len(c.Fallbacks))
 	for _, f := range c.Fallbacks {
-		fallbacks = append(fallbacks, fmt.Sprint(f.Host, f.Port, f.TLSConfig != nil && f.TLSConfig.ServerName == f.Host))
+		fallbacks = append(
+			fallbacks,
+			fmt.Sprint(f.Host, f.Port, f.TLSConfig != nil && f.TLSConfig.ServerName == f.Host),
+		)
 	}
 	b, err := json.Marshal(map[string]any{
-		"host": c.Host, "port": c.Port, "db": c.Database, "user": c.User, "password": c.Password, "fallbacks": fallbacks,
-		"tls": c.TLSConfig != nil, "params": c.RuntimeParams, "timeout": c.ConnectTimeout, "mode": c.DefaultQueryExecMode,
-		"min": c.MinProtocolVersion, "max": c.MaxProtocolVersion, "binding": c.ChannelBinding, "auth": c.RequireAuth,
-		"negotiation": c.SSLNegotiation, "certMode": c.SSLCertMode, "conns": pc.MaxConns,
+		"host":        c.Host,
+		"port":        c.Port,
+		"db":          c.Database,
+		"user":        c.User,
+		"password":    c.Password,
+		"fallbacks":   fallbacks,
+		"tls":         c.TLSConfig != nil,
+		"params":      c.RuntimeParams,
+		"timeout":     c.ConnectTimeout,
+		"mode":        c.DefaultQueryExecMode,
+		"min":         c.MinProtocolVersion,
+		"max":         c.MaxProtocolVersion,
+		"binding":     c.ChannelBinding,
+		"auth":        c.RequireAuth,
+		"negotiation": c.SSLNegotiation,
+		"certMode":    c.SSLCertMode,
+		"conns":       pc.MaxConns,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +66,6 @@ func shape(t *testing.T, cfg config.Postgres) string {
 	return string(b)
 }
 
-//nolint:paralleltest // it changes the environment
 func TestEnvironmentAndFilesHaveNoSay(t *testing.T) {
 	cfg := testSettings(t)
 	want := shape(t, cfg)
@@ -61,7 +76,11 @@ func TestEnvironmentAndFilesHaveNoSay(t *testing.T) {
 		".pgpass":          "*:*:*:*:stolen",
 		".pg_service.conf": "[evil]\nhost=evil\nuser=evil\n",
 	})
-	writeFiles(t, filepath.Join(home, ".postgresql"), map[string]string{"postgresql.crt": "x", "postgresql.key": "x", "root.crt": "x"})
+	writeFiles(
+		t,
+		filepath.Join(home, ".postgresql"),
+		map[string]string{"postgresql.crt": "x", "postgresql.key": "x", "root.crt": "x"},
+	)
 	for _, kv := range []string{
 		"PGHOST=evil", "PGPORT=1", "PGDATABASE=evil", "PGUSER=evil", "PGPASSWORD=evil", "PGPASSFILE=" + home + "/.pgpass",
 		"PGAPPNAME=evil", "PGCONNECT_TIMEOUT=77", "PGSSLMODE=verify-full", "PGSSLKEY=/nowhere", "PGSSLCERT=/nowhere",
@@ -113,10 +132,22 @@ func TestKeepConnection(t *testing.T) {
 		err  pgconn.PgError
 		want bool
 	}{
-		"an ordinary error keeps the connection":            {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23505"}, true},
-		"a fatal error ends it":                             {pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"}, false},
-		"a fatal error in another language ends it":         {pgconn.PgError{Severity: "FATALE", SeverityUnlocalized: "FATAL"}, false},
-		"a server that turned read-only is looked for anew": {pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "25006"}, false},
+		"an ordinary error keeps the connection": {
+			pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "23505"},
+			true,
+		},
+		"a fatal error ends it": {
+			pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"},
+			false,
+		},
+		"a fatal error in another language ends it": {
+			pgconn.PgError{Severity: "FATALE", SeverityUnlocalized: "FATAL"},
+			false,
+		},
+		"a server that turned read-only is looked for anew": {
+			pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "25006"},
+			false,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -135,11 +166,20 @@ func TestValidateSettings(t *testing.T) {
 		change  func(*config.Postgres)
 		wantErr string
 	}{
-		"typed settings are good":             {func(*config.Postgres) {}, ""},
-		"a URL is not a host":                 {func(c *config.Postgres) { c.Hosts = []string{"postgres://u:" + canary + "@h"} }, "hosts"},
-		"a socket directory is not a host":    {func(c *config.Postgres) { c.Hosts = []string{"/var/run/postgresql"} }, "hosts"},
-		"a list in one field is refused":      {func(c *config.Postgres) { c.Hosts = []string{"a,b"} }, "hosts"},
-		"a parameter in a host is refused":    {func(c *config.Postgres) { c.Hosts = []string{"a passfile=/x"} }, "hosts"},
+		"typed settings are good": {func(*config.Postgres) {}, ""},
+		"a URL is not a host": {
+			func(c *config.Postgres) { c.Hosts = []string{"postgres://u:" + canary + "@h"} },
+			"hosts",
+		},
+		"a socket directory is not a host": {
+			func(c *config.Postgres) { c.Hosts = []string{"/var/run/postgresql"} },
+			"hosts",
+		},
+		"a list in one field is refused": {func(c *config.Postgres) { c.Hosts = []string{"a,b"} }, "hosts"},
+		"a parameter in a host is refused": {
+			func(c *config.Postgres) { c.Hosts = []string{"a passfile=/x"} },
+			"hosts",
+		},
 		"no host is refused":                  {func(c *config.Postgres) { c.Hosts = nil }, "hosts"},
 		"six hosts are refused":               {func(c *config.Postgres) { c.Hosts = make([]string, 6) }, "hosts"},
 		"port 0 is refused":                   {func(c *config.Postgres) { c.Port = 0 }, "port"},
@@ -178,10 +218,16 @@ func TestTLSTemplate(t *testing.T) {
 	if err != nil || full.InsecureSkipVerify || full.MinVersion < 0x0303 {
 		t.Errorf("VerifyFull does not verify, or allows old protocols: %v", err)
 	}
-	if _, err := tlsTemplate(config.TLS{Mode: "VerifyFull", CAFile: "/ca"}, material{ca: []byte("no PEM")}); err == nil {
+	if _, err := tlsTemplate(
+		config.TLS{Mode: "VerifyFull", CAFile: "/ca"},
+		material{ca: []byte("no PEM")},
+	); err == nil {
 		t.Error("a CA file without a certificate is accepted")
 	}
-	_, err = tlsTemplate(config.TLS{Mode: "VerifyFull", ClientCertificateDir: "/c"}, material{cert: []byte(canary), key: []byte(canary)})
+	_, err = tlsTemplate(
+		config.TLS{Mode: "VerifyFull", ClientCertificateDir: "/c"},
+		material{cert: []byte(canary), key: []byte(canary)},
+	)
 	if err == nil || strings.Contains(SafeError(err), canary) {
 		t.Errorf("a broken client certificate: %v", err)
 	}

@@ -81,13 +81,33 @@ func TestReadMaterialNamesWhatIsWrong(t *testing.T) {
 		tls     config.TLS
 		wantErr string // part of the message; empty: no error
 	}{
-		"a line end is not part of a password":  {files: map[string]string{"username": "u\n", "password": "p\r\n"}},
-		"a missing password file is named":      {files: map[string]string{"username": "u"}, wantErr: "password does not exist"},
-		"a missing username file is named":      {files: map[string]string{"password": "p"}, wantErr: "username does not exist"},
-		"an empty username is refused":          {files: map[string]string{"username": "\n", "password": "p"}, wantErr: "username is empty"},
-		"a file that is too large is refused":   {files: map[string]string{"username": "u", "password": strings.Repeat("x", 2<<20)}, wantErr: "cannot be read"},
-		"a missing CA file is named":            {files: map[string]string{"username": "u", "password": "p"}, tls: config.TLS{CAFile: "/nowhere/ca.crt"}, wantErr: "/nowhere/ca.crt does not exist"},
-		"a missing client certificate is named": {files: map[string]string{"username": "u"}, tls: config.TLS{ClientCertificateDir: "/nowhere"}, wantErr: "/nowhere/tls.crt does not exist"},
+		"a line end is not part of a password": {files: map[string]string{"username": "u\n", "password": "p\r\n"}},
+		"a missing password file is named": {
+			files:   map[string]string{"username": "u"},
+			wantErr: "password does not exist",
+		},
+		"a missing username file is named": {
+			files:   map[string]string{"password": "p"},
+			wantErr: "username does not exist",
+		},
+		"an empty username is refused": {
+			files:   map[string]string{"username": "\n", "password": "p"},
+			wantErr: "username is empty",
+		},
+		"a file that is too large is refused": {
+			files:   map[string]string{"username": "u", "password": strings.Repeat("x", 2<<20)},
+			wantErr: "cannot be read",
+		},
+		"a missing CA file is named": {
+			files:   map[string]string{"username": "u", "password": "p"},
+			tls:     config.TLS{CAFile: "/nowhere/ca.crt"},
+			wantErr: "/nowhere/ca.crt does not exist",
+		},
+		"a missing client certificate is named": {
+			files:   map[string]string{"username": "u"},
+			tls:     config.TLS{ClientCertificateDir: "/nowhere"},
+			wantErr: "/nowhere/tls.crt does not exist",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

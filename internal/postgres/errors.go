@@ -199,13 +199,11 @@ func Classify(err error) (class Class, reason Reason, state string) {
 	if err == nil {
 		return ClassNone, "", ""
 	}
-	var known safe
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[safe](err); ok {
 		reason, _ := known.Safe()
 		return ClassEnvironment, reason, ""
 	}
-	var server *pgconn.PgError
-	if errors.As(err, &server) {
+	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		v := byState(server.Code)
 		if server.Code == "0A000" && server.Routine == "RevalidateCachedQuery" {
 			v = verdict{ClassRetry, ReasonCachedPlan} // a table was altered; pgx has dropped the statement
@@ -288,12 +286,9 @@ func SafeError(err error) string {
 		return ""
 	}
 	_, reason, state := Classify(err)
-	var known safe
-	text := ""
-	if errors.As(err, &known) {
+	text := advice(reason)
+	if known, ok := errors.AsType[safe](err); ok {
 		_, text = known.Safe()
-	} else {
-		text = advice(reason)
 	}
 	text = string(reason) + ": " + text + where(err)
 	if state != "" {
@@ -304,8 +299,8 @@ func SafeError(err error) string {
 
 // names lists the objects that the server's answer names.
 func names(err error) string {
-	var server *pgconn.PgError
-	if !errors.As(err, &server) {
+	server, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
 		return ""
 	}
 	var b strings.Builder
@@ -321,12 +316,10 @@ func names(err error) string {
 
 // where names the address or host that did not answer.
 func where(err error) string {
-	var dns *net.DNSError
-	if errors.As(err, &dns) {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		return fmt.Sprintf("; host %q cannot be resolved", clip(dns.Name, 63))
 	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" && op.Addr != nil {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" && op.Addr != nil {
 		return "; tried " + clip(op.Addr.String(), 63)
 	}
 	return ""

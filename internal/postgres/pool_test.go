@@ -90,7 +90,11 @@ func TestOpenIsAskedByItsName(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
 	pool := open(t, db.Config(), postgres.Options{RuntimeParams: map[string]string{"lock_timeout": "7s"}})
-	got, err := ask[string](t.Context(), pool, "SELECT current_setting('application_name') || ', ' || current_setting('lock_timeout')")
+	got, err := ask[string](
+		t.Context(),
+		pool,
+		"SELECT current_setting('application_name') || ', ' || current_setting('lock_timeout')",
+	)
 	if err != nil || got != "pool test, 7s" {
 		t.Errorf("session = %q, %v", got, err)
 	}
@@ -167,12 +171,27 @@ func TestWhatCannotBeReachedIsNamed(t *testing.T) {
 		change func(*config.Postgres)
 		want   postgres.Reason
 	}{
-		"nobody listens":               {func(c *config.Postgres) { c.Port = int32(free) }, postgres.ReasonUnreachable}, //nolint:gosec // a port
-		"a host that does not exist":   {func(c *config.Postgres) { c.Hosts = []string{"no-such-host.invalid"} }, postgres.ReasonUnreachable},
-		"a database that is not there": {func(c *config.Postgres) { c.Database = "nowhere" }, postgres.ReasonDatabaseMissing},
-		"a server without TLS":         {func(c *config.Postgres) { c.TLS.Mode = "VerifyFull" }, postgres.ReasonTLSFailed},
-		"the metadata service":         {func(c *config.Postgres) { c.Hosts = []string{"169.254.169.254"} }, postgres.ReasonAddressRefused},
-		"the metadata service by hex":  {func(c *config.Postgres) { c.Hosts = []string{"0xa9fea9fe"} }, postgres.ReasonUnreachable},
+		"nobody listens": {func(c *config.Postgres) { c.Port = int32(free) }, postgres.ReasonUnreachable},
+		"a host that does not exist": {
+			func(c *config.Postgres) { c.Hosts = []string{"no-such-host.invalid"} },
+			postgres.ReasonUnreachable,
+		},
+		"a database that is not there": {
+			func(c *config.Postgres) { c.Database = "nowhere" },
+			postgres.ReasonDatabaseMissing,
+		},
+		"a server without TLS": {
+			func(c *config.Postgres) { c.TLS.Mode = "VerifyFull" },
+			postgres.ReasonTLSFailed,
+		},
+		"the metadata service": {
+			func(c *config.Postgres) { c.Hosts = []string{"169.254.169.254"} },
+			postgres.ReasonAddressRefused,
+		},
+		"the metadata service by hex": {
+			func(c *config.Postgres) { c.Hosts = []string{"0xa9fea9fe"} },
+			postgres.ReasonUnreachable,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -230,7 +249,7 @@ func TestHalfOpenConnectionIsReplaced(t *testing.T) {
 	db := testkit.Postgres(t)
 	proxy := testkit.Proxy(t, db.Addr())
 	cfg := db.Config()
-	cfg.Port = int32(proxy.Port) //nolint:gosec // a port
+	cfg.Port = int32(proxy.Port)
 	pool := open(t, cfg, postgres.Options{})
 	if _, err := ask[int](t.Context(), pool, "SELECT 1"); err != nil {
 		t.Fatal(err)
@@ -254,7 +273,7 @@ func TestCutConnectionLeavesTheOutcomeUnknown(t *testing.T) {
 	db := testkit.Postgres(t)
 	proxy := testkit.Proxy(t, db.Addr())
 	cfg := db.Config()
-	cfg.Port = int32(proxy.Port) //nolint:gosec // a port
+	cfg.Port = int32(proxy.Port)
 	pool := open(t, cfg, postgres.Options{})
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
@@ -268,10 +287,17 @@ func TestCutConnectionLeavesTheOutcomeUnknown(t *testing.T) {
 		started <- err
 	}()
 	testkit.Eventually(t, 10*time.Second, "the statement runs", func() bool {
-		return testkit.Value[bool](db, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND query LIKE '%pg_sleep%')", int64(pid))
+		return testkit.Value[bool](
+			db,
+			"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND query LIKE '%pg_sleep%')",
+			int64(pid),
+		)
 	})
 	proxy.Reset()
-	if class, reason, _ := postgres.Classify(<-started); class != postgres.ClassUnknown || reason != postgres.ReasonConnectionLost {
+	if class, reason, _ := postgres.Classify(
+		<-started,
+	); class != postgres.ClassUnknown ||
+		reason != postgres.ReasonConnectionLost {
 		t.Errorf("error = %s %s, want unknown ConnectionLost", class, reason)
 	}
 }
@@ -291,7 +317,12 @@ func TestReadOnlyServerIsLeftForTheWritableOne(t *testing.T) {
 	// Two hosts of one name, and one port for both: proxies on two loopback addresses stand for the two machines.
 	cfg.Hosts, cfg.Port = hostsFor(t, oldDB, newDB)
 	pool := open(t, cfg, postgres.Options{})
-	if at, err := ask[string](t.Context(), pool, "SELECT current_setting('port')"); err != nil || at != fmt.Sprint(oldDB.Port) {
+	if at, err := ask[string](
+		t.Context(),
+		pool,
+		"SELECT current_setting('port')",
+	); err != nil ||
+		at != fmt.Sprint(oldDB.Port) {
 		t.Fatalf("connected to port %s, %v, want the first host's server at %d", at, err, oldDB.Port)
 	}
 	// Demotion: sessions that exist turn read-only, new ones begin so.
@@ -347,7 +378,7 @@ func hostsFor(t *testing.T, dbs ...*testkit.DB) (hosts []string, port int32) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		port = int32(ln.Addr().(*net.TCPAddr).Port) //nolint:gosec,forcetypeassert // a TCP listener's port
+		port = int32(ln.Addr().(*net.TCPAddr).Port)
 		hosts = append(hosts, host)
 		forward(t, ln, db.Addr(), nil)
 	}

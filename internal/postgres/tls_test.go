@@ -129,12 +129,16 @@ func newAuthority(t *testing.T) *authority {
 func certificateTemplate(name string) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), //nolint:forbidigo // a certificate's life
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 }
 
-func sign(t *testing.T, template, parent *x509.Certificate, by *ecdsa.PrivateKey) ([]byte, *ecdsa.PrivateKey, *x509.Certificate) {
+func sign(
+	t *testing.T,
+	template, parent *x509.Certificate,
+	by *ecdsa.PrivateKey,
+) ([]byte, *ecdsa.PrivateKey, *x509.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -183,7 +187,7 @@ func (a *authority) file() string {
 
 func (a *authority) serve(db *testkit.DB, change func(*x509.Certificate, *tls.Config)) (*terminator, config.Postgres) {
 	a.t.Helper()
-	s := &terminator{config: &tls.Config{MinVersion: tls.VersionTLS10}} //nolint:gosec // the client's minimum is tested
+	s := &terminator{config: &tls.Config{MinVersion: tls.VersionTLS10}}
 	cert, key := a.issue(func(c *x509.Certificate) {
 		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
 		change(c, s.config)
@@ -199,7 +203,7 @@ func (a *authority) serve(db *testkit.DB, change func(*x509.Certificate, *tls.Co
 	}
 	forward(a.t, ln, db.Addr(), s)
 	cfg := db.Config()
-	cfg.Port = int32(ln.Addr().(*net.TCPAddr).Port) //nolint:gosec,forcetypeassert // a TCP listener's port
+	cfg.Port = int32(ln.Addr().(*net.TCPAddr).Port)
 	cfg.TLS = config.TLS{Mode: "VerifyFull", CAFile: a.file()}
 	return s, cfg
 }
@@ -274,7 +278,11 @@ func TestClientCertificate(t *testing.T) {
 	}
 	cert, key := ca.issue(func(*x509.Certificate) {})
 	cfg.TLS.ClientCertificateDir = t.TempDir()
-	writeSecretFiles(t, cfg.TLS.ClientCertificateDir, map[string]string{"tls.crt": string(cert), "tls.key": string(key)})
+	writeSecretFiles(
+		t,
+		cfg.TLS.ClientCertificateDir,
+		map[string]string{"tls.crt": string(cert), "tls.key": string(key)},
+	)
 	if _, err := ask[int](t.Context(), open(t, cfg, postgres.Options{}), "SELECT 1"); err != nil {
 		t.Errorf("with a certificate: %v", err)
 	}

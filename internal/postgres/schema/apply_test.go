@@ -115,7 +115,12 @@ func TestTwoOutboxesShareASchema(t *testing.T) {
 		if err := schema.Apply(t.Context(), db.Pool(), names, o); err != nil {
 			t.Fatal(err)
 		}
-		if err := schema.Verify(t.Context(), db.Pool(), names, schema.Expected{Options: o, Role: schema.RoleRelay}); err != nil {
+		if err := schema.Verify(
+			t.Context(),
+			db.Pool(),
+			names,
+			schema.Expected{Options: o, Role: schema.RoleRelay},
+		); err != nil {
 			t.Errorf("Verify(%s) = %v", table, err)
 		}
 	}
@@ -139,7 +144,12 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	if err := schema.Apply(t.Context(), db.Pool(), namesOf(db), both()); err == nil {
 		t.Fatal("Apply() took over a table that it did not make")
 	}
-	if got := testkit.Values[string](db, "SELECT relname::text FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"); len(got) != 1 {
+	if got := testkit.Values[string](
+		db,
+		"SELECT relname::text FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'",
+	); len(
+		got,
+	) != 1 {
 		t.Errorf("tables after a failed Apply: %v, want only the one that was there", got)
 	}
 }
@@ -174,10 +184,19 @@ func TestPrintedStatementsDoWhatApplyDoes(t *testing.T) {
 			}
 			runScript(t, printed, script.String())
 			if a, p := catalog(applied), catalog(printed); !slices.Equal(a, p) {
-				t.Errorf("Apply made\n%s\nthe printed statements made\n%s", strings.Join(a, "\n"), strings.Join(p, "\n"))
+				t.Errorf(
+					"Apply made\n%s\nthe printed statements made\n%s",
+					strings.Join(a, "\n"),
+					strings.Join(p, "\n"),
+				)
 			}
 			for _, role := range []schema.Role{schema.RoleApplication, schema.RoleRelay, schema.RoleConsumer} {
-				if err := schema.Verify(t.Context(), printed.Pool(), namesOf(printed), schema.Expected{Options: both(), Role: role}); err != nil {
+				if err := schema.Verify(
+					t.Context(),
+					printed.Pool(),
+					namesOf(printed),
+					schema.Expected{Options: both(), Role: role},
+				); err != nil {
 					t.Errorf("Verify() as %s = %v", role, err)
 				}
 			}

@@ -38,6 +38,8 @@ func Print(w io.Writer, names postgres.Names, o Options) error {
 // script is a step with the statement that records it. Table names are plain identifiers, so quoting is enough.
 func (m migration) script(names postgres.Names, o Options) string {
 	return fmt.Sprintf("-- %s, version %d\n%s\n", m.component, m.version, strings.TrimSpace(m.render(names, o))) +
-		names.SQL(fmt.Sprintf("INSERT INTO {message_schema_version} (component, name, version) VALUES ('%s', '%s', %d);\n",
-			m.component, m.component.table(names), m.version))
+		names.SQL(
+			fmt.Sprintf("INSERT INTO {message_schema_version} (component, name, version) VALUES ('%s', '%s', %d);\n",
+				m.component, m.component.table(names), m.version),
+		)
 }

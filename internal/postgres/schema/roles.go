@@ -36,9 +36,8 @@ func (r RoleNames) name(role Role) string {
 	return "postrider_" + string(role)
 }
 
-// grant is one right of a role on one table, sequence or function.
+// grant is some rights on one table, sequence or function.
 type grant struct {
-	role       Role
 	component  Component
 	object     string // a token
 	privileges []string
@@ -58,45 +57,69 @@ func writerColumns() []string {
 // writerArguments is the signature of message_outbox_write.
 const writerArguments = "(text, text, bytea, text, jsonb, text, text, int, uuid, timestamptz, text, timestamptz, bigint)"
 
-// grants is the one list of rights: Roles prints it and Verify checks it.
-func grants() []grant {
-	all := []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
+// grants is the one list of a role's rights: Roles prints it and Verify checks it.
+func grants(role Role) []grant {
+	switch role {
+	case RoleApplication:
+		return applicationGrants()
+	case RoleRelay:
+		return append(relayGrants(), sharedGrants(Outbox)...)
+	case RoleConsumer:
+		return append(consumerGrants(), sharedGrants(Inbox)...)
+	default: // the migrator owns what it makes
+		return nil
+	}
+}
+
+func applicationGrants() []grant {
+	return []grant{
+		{component: Outbox, object: "{outbox}", privileges: []string{"INSERT"}, columns: writerColumns()},
+		{component: Outbox, object: "{outbox_sequence}", privileges: []string{"SELECT", "INSERT"}},
+		{component: Outbox, object: "{outbox_sequence}", privileges: []string{"UPDATE"}, columns: []string{"last"}},
+		{component: Outbox, object: "{outbox_write}", privileges: []string{"EXECUTE"}, function: true},
+	}
+}
+
+func relayGrants() []grant {
 	list := []grant{
-		{role: RoleApplication, component: Outbox, object: "{outbox}", privileges: []string{"INSERT"}, columns: writerColumns()},
-		{role: RoleApplication, component: Outbox, object: "{outbox_sequence}", privileges: []string{"SELECT", "INSERT"}},
-		{role: RoleApplication, component: Outbox, object: "{outbox_sequence}", privileges: []string{"UPDATE"}, columns: []string{"last"}},
-		{role: RoleApplication, component: Outbox, object: "{outbox_write}", privileges: []string{"EXECUTE"}, function: true},
-
-		{role: RoleRelay, component: Outbox, object: "{outbox}", privileges: []string{"SELECT", "DELETE"}},
-		{
-			role: RoleRelay, component: Outbox, object: "{outbox}", privileges: []string{"UPDATE"},
-			columns: []string{"held", "attempts", "unknowns", "first_failed_at", "last_failed_at", "last_error_code", "failure_id"},
-		},
-		{role: RoleRelay, component: Outbox, object: "{outbox_position_seq}", privileges: []string{"SELECT"}, sequence: true},
-		{role: RoleRelay, component: Outbox, object: "{outbox_gate}", privileges: all},
-		{role: RoleRelay, component: Outbox, object: "{outbox_lease}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
-		{role: RoleRelay, component: Outbox, object: "{outbox_member}", privileges: all},
-		{role: RoleRelay, component: Outbox, object: "{outbox_published}", privileges: []string{"SELECT", "INSERT"}},
-		{role: RoleRelay, component: Outbox, object: "{outbox_ring}", privileges: []string{"SELECT", "UPDATE"}},
-		{role: RoleRelay, component: Outbox, object: "{outbox_owner}", privileges: []string{"SELECT", "UPDATE"}},
-
-		{role: RoleConsumer, component: Inbox, object: "{message_inbox}", privileges: all},
-		{role: RoleConsumer, component: Inbox, object: "{message_inbox_key}", privileges: all},
-		{role: RoleConsumer, component: Inbox, object: "{message_parked}", privileges: all},
-		{role: RoleConsumer, component: Inbox, object: "{message_skipped}", privileges: all},
-		{role: RoleConsumer, component: Inbox, object: "{message_inbox_owner}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+		{component: Outbox, object: "{outbox}", privileges: []string{"SELECT", "DELETE"}},
+		{component: Outbox, object: "{outbox}", privileges: []string{"UPDATE"}, columns: []string{
+			"held", "attempts", "unknowns", "first_failed_at", "last_failed_at", "last_error_code", "failure_id",
+		}},
+		{component: Outbox, object: "{outbox_position_seq}", privileges: []string{"SELECT"}, sequence: true},
+		{component: Outbox, object: "{outbox_gate}", privileges: everything()},
+		{component: Outbox, object: "{outbox_lease}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+		{component: Outbox, object: "{outbox_member}", privileges: everything()},
+		{component: Outbox, object: "{outbox_published}", privileges: []string{"SELECT", "INSERT"}},
+		{component: Outbox, object: "{outbox_ring}", privileges: []string{"SELECT", "UPDATE"}},
+		{component: Outbox, object: "{outbox_owner}", privileges: []string{"SELECT", "UPDATE"}},
 	}
 	for slot := range 8 {
 		leaf := fmt.Sprintf("{outbox_published_%d}", slot)
-		list = append(list, grant{role: RoleRelay, component: Outbox, object: leaf, privileges: []string{"TRUNCATE"}})
-	}
-	for role, component := range map[Role]Component{RoleRelay: Outbox, RoleConsumer: Inbox} {
-		list = append(list,
-			grant{role: role, component: component, object: "{message_failure}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
-			grant{role: role, component: component, object: "{message_schema_version}", privileges: []string{"SELECT"}})
+		list = append(list, grant{component: Outbox, object: leaf, privileges: []string{"TRUNCATE"}})
 	}
 	return list
 }
+
+func consumerGrants() []grant {
+	return []grant{
+		{component: Inbox, object: "{message_inbox}", privileges: everything()},
+		{component: Inbox, object: "{message_inbox_key}", privileges: everything()},
+		{component: Inbox, object: "{message_parked}", privileges: everything()},
+		{component: Inbox, object: "{message_skipped}", privileges: everything()},
+		{component: Inbox, object: "{message_inbox_owner}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+	}
+}
+
+// sharedGrants are those of every worker.
+func sharedGrants(c Component) []grant {
+	return []grant{
+		{component: c, object: "{message_failure}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+		{component: c, object: "{message_schema_version}", privileges: []string{"SELECT"}},
+	}
+}
+
+func everything() []string { return []string{"SELECT", "INSERT", "UPDATE", "DELETE"} }
 
 // statement writes the grant for a role of that name.
 func (g grant) statement(names postgres.Names, role string) string {
@@ -118,11 +141,23 @@ func (g grant) statement(names postgres.Names, role string) string {
 func settings(role Role) []string {
 	switch role {
 	case RoleRelay:
-		return []string{"lock_timeout = '5s'", "statement_timeout = '30s'", "idle_in_transaction_session_timeout = '60s'"}
+		return []string{
+			"lock_timeout = '5s'",
+			"statement_timeout = '30s'",
+			"idle_in_transaction_session_timeout = '60s'",
+		}
 	case RoleConsumer:
-		return []string{"lock_timeout = '5s'", "statement_timeout = '60s'", "idle_in_transaction_session_timeout = '60s'"}
+		return []string{
+			"lock_timeout = '5s'",
+			"statement_timeout = '60s'",
+			"idle_in_transaction_session_timeout = '60s'",
+		}
 	case RoleMigrator:
-		return []string{"lock_timeout = '10s'", "statement_timeout = '15min'", "idle_in_transaction_session_timeout = '60s'"}
+		return []string{
+			"lock_timeout = '10s'",
+			"statement_timeout = '15min'",
+			"idle_in_transaction_session_timeout = '60s'",
+		}
 	default: // the application's own; an open transaction of it that wrote holds up the relay's reads
 		return []string{"idle_in_transaction_session_timeout = '60s'"}
 	}
@@ -193,5 +228,5 @@ func (o Options) roles() []Role {
 
 // grantsOf returns a role's grants on the asked components.
 func (o Options) grantsOf(role Role) []grant {
-	return slices.DeleteFunc(grants(), func(g grant) bool { return g.role != role || !o.has(g.component) })
+	return slices.DeleteFunc(grants(role), func(g grant) bool { return !o.has(g.component) })
 }

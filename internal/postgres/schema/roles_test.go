@@ -88,40 +88,71 @@ func TestRolesMayDoTheirPartAndNoMore(t *testing.T) {
 				"INSERT INTO message_outbox " + row + ") VALUES " + values + ")",
 			},
 			mayNot: []string{
-				"SELECT * FROM message_outbox", "SELECT payload FROM message_outbox_published", "DELETE FROM message_outbox",
+				"SELECT * FROM message_outbox",
+				"SELECT payload FROM message_outbox_published",
+				"DELETE FROM message_outbox",
 				"UPDATE message_outbox SET payload = ''",
 				"INSERT INTO message_outbox " + row + ", held) VALUES " + values + ", true)",
 				"INSERT INTO message_outbox " + row + ", position) VALUES " + values + ", 1)",
 				"INSERT INTO message_outbox " + row + ", attempts) VALUES " + values + ", 9)",
-				"UPDATE message_outbox_sequence SET ordering_key = 'x'", "DELETE FROM message_outbox_sequence",
-				"SELECT * FROM message_outbox_lease", "SELECT * FROM message_failure", "SELECT * FROM message_inbox",
-				"TRUNCATE message_outbox", "CREATE TABLE mine ()", "SELECT nextval('message_outbox_position_seq')",
+				"UPDATE message_outbox_sequence SET ordering_key = 'x'",
+				"DELETE FROM message_outbox_sequence",
+				"SELECT * FROM message_outbox_lease",
+				"SELECT * FROM message_failure",
+				"SELECT * FROM message_inbox",
+				"TRUNCATE message_outbox",
+				"CREATE TABLE mine ()",
+				"SELECT nextval('message_outbox_position_seq')",
 			},
 		},
 		schema.RoleRelay: {
 			may: []string{
-				"SELECT * FROM message_outbox", "UPDATE message_outbox SET held = true, attempts = 1, failure_id = NULL",
-				"SELECT 1 FROM message_outbox_lease FOR NO KEY UPDATE", "SELECT 1 FROM message_outbox_owner FOR NO KEY UPDATE",
-				"SELECT pg_sequence_last_value('message_outbox_position_seq')", "INSERT INTO message_outbox_gate VALUES (0, 'k', 'Blocked', NULL)",
-				"DELETE FROM message_outbox", "TRUNCATE message_outbox_published_5", "SELECT slot FROM message_outbox_ring WHERE current FOR UPDATE",
-				"SELECT * FROM message_failure", "SELECT * FROM message_schema_version",
+				"SELECT * FROM message_outbox",
+				"UPDATE message_outbox SET held = true, attempts = 1, failure_id = NULL",
+				"SELECT 1 FROM message_outbox_lease FOR NO KEY UPDATE",
+				"SELECT 1 FROM message_outbox_owner FOR NO KEY UPDATE",
+				"SELECT pg_sequence_last_value('message_outbox_position_seq')",
+				"INSERT INTO message_outbox_gate VALUES (0, 'k', 'Blocked', NULL)",
+				"DELETE FROM message_outbox",
+				"TRUNCATE message_outbox_published_5",
+				"SELECT slot FROM message_outbox_ring WHERE current FOR UPDATE",
+				"SELECT * FROM message_failure",
+				"SELECT * FROM message_schema_version",
 			},
 			mayNot: []string{
-				"UPDATE message_outbox SET payload = ''", "UPDATE message_outbox SET position = 1", "INSERT INTO message_outbox " + row + ") VALUES " + values + ")",
-				"TRUNCATE message_outbox", "DELETE FROM message_outbox_published", "DELETE FROM message_outbox_owner", "DELETE FROM message_failure",
-				"UPDATE message_outbox_sequence SET last = 0", "SELECT * FROM message_inbox", "CREATE TABLE mine ()",
-				"SELECT message_outbox_write('k', 'order.paid', 'x', 'shop')", "INSERT INTO message_schema_version VALUES ('a', 'b', 1)",
+				"UPDATE message_outbox SET payload = ''",
+				"UPDATE message_outbox SET position = 1",
+				"INSERT INTO message_outbox " + row + ") VALUES " + values + ")",
+				"TRUNCATE message_outbox",
+				"DELETE FROM message_outbox_published",
+				"DELETE FROM message_outbox_owner",
+				"DELETE FROM message_failure",
+				"UPDATE message_outbox_sequence SET last = 0",
+				"SELECT * FROM message_inbox",
+				"CREATE TABLE mine ()",
+				"SELECT message_outbox_write('k', 'order.paid', 'x', 'shop')",
+				"INSERT INTO message_schema_version VALUES ('a', 'b', 1)",
 			},
 		},
 		schema.RoleConsumer: {
 			may: []string{
-				"INSERT INTO message_inbox VALUES ('c', 's', 'e', '', 'A')", "DELETE FROM message_inbox", "SELECT * FROM message_parked FOR UPDATE SKIP LOCKED",
-				"INSERT INTO message_inbox_key (key_hash, consumer_name) VALUES (gen_random_uuid(), 'c')", "DELETE FROM message_parked",
-				"INSERT INTO message_inbox_owner VALUES ('c', 'r', 'u', now())", "SELECT * FROM message_failure", "SELECT * FROM message_schema_version",
+				"INSERT INTO message_inbox VALUES ('c', 's', 'e', '', 'A')",
+				"DELETE FROM message_inbox",
+				"SELECT * FROM message_parked FOR UPDATE SKIP LOCKED",
+				"INSERT INTO message_inbox_key (key_hash, consumer_name) VALUES (gen_random_uuid(), 'c')",
+				"DELETE FROM message_parked",
+				"INSERT INTO message_inbox_owner VALUES ('c', 'r', 'u', now())",
+				"SELECT * FROM message_failure",
+				"SELECT * FROM message_schema_version",
 			},
 			mayNot: []string{
-				"SELECT * FROM message_outbox", "SELECT message_outbox_write('k', 'order.paid', 'x', 'shop')", "DELETE FROM message_failure",
-				"TRUNCATE message_inbox", "CREATE TABLE mine ()", "DELETE FROM message_inbox_owner", "SELECT * FROM message_outbox_lease",
+				"SELECT * FROM message_outbox",
+				"SELECT message_outbox_write('k', 'order.paid', 'x', 'shop')",
+				"DELETE FROM message_failure",
+				"TRUNCATE message_inbox",
+				"CREATE TABLE mine ()",
+				"DELETE FROM message_inbox_owner",
+				"SELECT * FROM message_outbox_lease",
 			},
 		},
 	}
@@ -138,7 +169,12 @@ func TestRolesMayDoTheirPartAndNoMore(t *testing.T) {
 				t.Errorf("%s may %s: %v", role, statement, err)
 			}
 		}
-		if err := schema.Verify(t.Context(), conn, namesOf(db), schema.Expected{Options: optionsOf(role), Role: role}); err != nil {
+		if err := schema.Verify(
+			t.Context(),
+			conn,
+			namesOf(db),
+			schema.Expected{Options: optionsOf(role), Role: role},
+		); err != nil {
 			t.Errorf("Verify() as the %s = %v", role, err)
 		}
 		if err := schema.VerifyPowers(t.Context(), conn); err != nil {
@@ -188,7 +224,12 @@ func TestApplicationRoleIsEnoughForTheLibrary(t *testing.T) {
 			t.Errorf("Write() with version %d: %v", version, err)
 		}
 	}
-	if got := testkit.Values[int64](db, "SELECT aggregate_version FROM message_outbox WHERE aggregate_version IS NOT NULL ORDER BY position"); fmt.Sprint(got) != "[1 7 8]" {
+	if got := testkit.Values[int64](
+		db,
+		"SELECT aggregate_version FROM message_outbox WHERE aggregate_version IS NOT NULL ORDER BY position",
+	); fmt.Sprint(
+		got,
+	) != "[1 7 8]" {
 		t.Errorf("versions = %v, want 1 7 8", got)
 	}
 }
@@ -216,7 +257,12 @@ func TestVerifyNamesRightsThatAreLacking(t *testing.T) {
 	relay := names[schema.RoleRelay]
 	conn := login(t, db, relay)
 	verify := func() error {
-		return schema.Verify(t.Context(), conn, namesOf(db), schema.Expected{Options: only(schema.Outbox), Role: schema.RoleRelay})
+		return schema.Verify(
+			t.Context(),
+			conn,
+			namesOf(db),
+			schema.Expected{Options: only(schema.Outbox), Role: schema.RoleRelay},
+		)
 	}
 	db.Exec("REVOKE UPDATE (held) ON message_outbox FROM " + relay)
 	db.Exec("REVOKE TRUNCATE ON message_outbox_published_2 FROM " + relay)

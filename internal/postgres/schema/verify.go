@@ -253,7 +253,13 @@ func readCatalog(ctx context.Context, q Querier, names postgres.Names, want []ob
 	return catalog, readFunctions(ctx, q, names, list, catalog)
 }
 
-func readFunctions(ctx context.Context, q Querier, names postgres.Names, list []string, catalog map[string]*found) error {
+func readFunctions(
+	ctx context.Context,
+	q Querier,
+	names postgres.Names,
+	list []string,
+	catalog map[string]*found,
+) error {
 	rows, err := q.Query(ctx, functionsSQL, names.Schema, list)
 	if err != nil {
 		return fmt.Errorf("read the functions: %w", err)
@@ -294,7 +300,10 @@ func (w object) compare(got *found, names postgres.Names, o Options) (problem st
 			ddl = append(ddl, render(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s TYPE %s", w.token, c.name, c.kind)))
 		case strings.Contains(c.definition, "GENERATED ALWAYS AS (") && !got.generated[c.name]:
 			wrong = append(wrong, c.name+" (is not generated)")
-			ddl = append(ddl, render(fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s, ADD COLUMN %s", w.token, c.name, c.definition)))
+			ddl = append(
+				ddl,
+				render(fmt.Sprintf("ALTER TABLE %s DROP COLUMN %s, ADD COLUMN %s", w.token, c.name, c.definition)),
+			)
 		}
 	}
 	if wrong == nil {
@@ -335,8 +344,10 @@ func verifyOwner(ctx context.Context, q Querier, names postgres.Names, o Options
 		return invalidSchema("table %s was made with %d shards, not %d; the number of shards cannot change",
 			names.Outbox, shards, o.Shards)
 	case !sameHash:
-		return invalidSchema("this server hashes keys otherwise than the one table %s was made on; move the rows into a new table",
-			names.Outbox)
+		return invalidSchema(
+			"this server hashes keys otherwise than the one table %s was made on; move the rows into a new table",
+			names.Outbox,
+		)
 	}
 	return nil
 }
@@ -359,7 +370,8 @@ func verifyIdentity(ctx context.Context, q Querier, names postgres.Names, o Opti
 	var sequence string
 	var cache int64
 	var last, highest *int64
-	err := q.QueryRow(ctx, names.SQL(identitySQL), names.Schema, names.Outbox, o.Shards).Scan(&sequence, &cache, &last, &highest)
+	err := q.QueryRow(ctx, names.SQL(identitySQL), names.Schema, names.Outbox, o.Shards).
+		Scan(&sequence, &cache, &last, &highest)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return invalidSchema("column position of table %s is no identity column", names.Outbox)
@@ -367,7 +379,8 @@ func verifyIdentity(ctx context.Context, q Querier, names postgres.Names, o Opti
 		return fmt.Errorf("check the identity of position: %w", err)
 	case cache != 1:
 		return &Error{
-			Reason: postgres.ReasonSchemaInvalid, Message: fmt.Sprintf("sequence %s caches %d positions, so that they are "+
+			Reason: postgres.ReasonSchemaInvalid,
+			Message: fmt.Sprintf("sequence %s caches %d positions, so that they are "+
 				"given out of order; it must be 1", sequence, cache),
 			DDL: fmt.Sprintf("ALTER SEQUENCE %s CACHE 1;\n", sequence),
 		}

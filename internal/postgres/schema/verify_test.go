@@ -38,22 +38,102 @@ func TestVerifyNamesWhatIsWrongAndTheDDLMendsIt(t *testing.T) {
 		reason  postgres.Reason
 		mends   bool
 	}{
-		"a missing table":               {"DROP TABLE message_outbox_gate", "table message_outbox_gate is missing", postgres.ReasonSchemaInvalid, true},
-		"a missing partition":           {"DROP TABLE message_outbox_published_3", "partition message_outbox_published_3 is missing", postgres.ReasonSchemaInvalid, true},
-		"a missing index":               {"DROP INDEX message_outbox_ready", "index message_outbox_ready is missing", postgres.ReasonSchemaInvalid, true},
-		"a missing column":              {"ALTER TABLE message_outbox DROP COLUMN held", "column held", postgres.ReasonSchemaInvalid, false},
-		"a missing nullable column":     {"ALTER TABLE message_inbox_key DROP COLUMN claim_until", "column claim_until", postgres.ReasonSchemaInvalid, true},
-		"a column of another type":      {"ALTER TABLE message_inbox ALTER COLUMN event_id TYPE varchar(36)", "event_id (is character varying, not text)", postgres.ReasonSchemaInvalid, true},
-		"a shard that is not computed":  {"ALTER TABLE message_outbox ALTER COLUMN shard DROP EXPRESSION", "shard (is not generated)", postgres.ReasonSchemaInvalid, false},
-		"a missing writer function":     {"DROP FUNCTION message_outbox_write", "function message_outbox_write is missing", postgres.ReasonSchemaInvalid, true},
-		"a missing inbox table":         {"DROP TABLE message_parked", "table message_parked is missing", postgres.ReasonSchemaInvalid, true},
-		"an emptied owner":              {"DELETE FROM message_outbox_owner", "has no row", postgres.ReasonSchemaInvalid, false},
-		"another number of shards":      {"UPDATE message_outbox_owner SET shards = 4", "made with 4 shards, not 8", postgres.ReasonSchemaInvalid, false},
-		"another hash":                  {"UPDATE message_outbox_owner SET hash_vector = 1", "hashes keys otherwise", postgres.ReasonSchemaInvalid, false},
-		"a caching sequence":            {"ALTER SEQUENCE message_outbox_position_seq CACHE 20", "caches 20 positions", postgres.ReasonSchemaInvalid, true},
-		"no identity":                   {"ALTER TABLE message_outbox ALTER COLUMN position DROP IDENTITY", "no identity column", postgres.ReasonSchemaInvalid, false},
-		"an older version":              {"DELETE FROM message_schema_version WHERE component = 'outbox' AND version > 1; DROP FUNCTION message_outbox_write", "at version 1, version 2 or newer is needed", postgres.ReasonSchemaInvalid, true},
-		"nothing at all of a component": {"DELETE FROM message_schema_version WHERE component = 'inbox'; DROP TABLE message_inbox, message_inbox_key, message_parked, message_inbox_owner, message_skipped", "the inbox tables", postgres.ReasonSchemaMissing, true},
+		"a missing table": {
+			"DROP TABLE message_outbox_gate",
+			"table message_outbox_gate is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a missing partition": {
+			"DROP TABLE message_outbox_published_3",
+			"partition message_outbox_published_3 is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a missing index": {
+			"DROP INDEX message_outbox_ready",
+			"index message_outbox_ready is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a missing column": {
+			"ALTER TABLE message_outbox DROP COLUMN held",
+			"column held",
+			postgres.ReasonSchemaInvalid,
+			false,
+		},
+		"a missing nullable column": {
+			"ALTER TABLE message_inbox_key DROP COLUMN claim_until",
+			"column claim_until",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a column of another type": {
+			"ALTER TABLE message_inbox ALTER COLUMN event_id TYPE varchar(36)",
+			"event_id (is character varying, not text)",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a shard that is not computed": {
+			"ALTER TABLE message_outbox ALTER COLUMN shard DROP EXPRESSION",
+			"shard (is not generated)",
+			postgres.ReasonSchemaInvalid,
+			false,
+		},
+		"a missing writer function": {
+			"DROP FUNCTION message_outbox_write",
+			"function message_outbox_write is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a missing inbox table": {
+			"DROP TABLE message_parked",
+			"table message_parked is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"an emptied owner": {
+			"DELETE FROM message_outbox_owner",
+			"has no row",
+			postgres.ReasonSchemaInvalid,
+			false,
+		},
+		"another number of shards": {
+			"UPDATE message_outbox_owner SET shards = 4",
+			"made with 4 shards, not 8",
+			postgres.ReasonSchemaInvalid,
+			false,
+		},
+		"another hash": {
+			"UPDATE message_outbox_owner SET hash_vector = 1",
+			"hashes keys otherwise",
+			postgres.ReasonSchemaInvalid,
+			false,
+		},
+		"a caching sequence": {
+			"ALTER SEQUENCE message_outbox_position_seq CACHE 20",
+			"caches 20 positions",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"no identity": {
+			"ALTER TABLE message_outbox ALTER COLUMN position DROP IDENTITY",
+			"no identity column",
+			postgres.ReasonSchemaInvalid,
+			false,
+		},
+		"an older version": {
+			"DELETE FROM message_schema_version WHERE component = 'outbox' AND version > 1; DROP FUNCTION message_outbox_write",
+			"at version 1, version 2 or newer is needed",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"nothing at all of a component": {
+			"DELETE FROM message_schema_version WHERE component = 'inbox'; DROP TABLE message_inbox, message_inbox_key, message_parked, message_inbox_owner, message_skipped",
+			"the inbox tables",
+			postgres.ReasonSchemaMissing,
+			true,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +184,11 @@ func TestVerifyFindsASequenceThatIsBehind(t *testing.T) {
 			t.Parallel()
 			db := testkit.Postgres(t)
 			apply(t, db, both())
-			db.Exec(`INSERT INTO message_outbox (position, event_id, event_type, source, ordering_key, payload, occurred_at, held)
-			  SELECT 500 + n, gen_random_uuid(), 't', 's', 'k' || n, '', now(), $1 FROM generate_series(1, 20) n`, held)
+			db.Exec(
+				`INSERT INTO message_outbox (position, event_id, event_type, source, ordering_key, payload, occurred_at, held)
+			  SELECT 500 + n, gen_random_uuid(), 't', 's', 'k' || n, '', now(), $1 FROM generate_series(1, 20) n`,
+				held,
+			)
 			invalid := verifyError(t, db, schema.Expected{Options: both()})
 			if !strings.Contains(invalid.DDL, "setval('message_outbox_position_seq', 520)") &&
 				!strings.Contains(invalid.DDL, "message_outbox_position_seq', 520)") {
