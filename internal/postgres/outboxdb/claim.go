@@ -183,36 +183,50 @@ func (r *repeated) ScanBytes(v []byte) error {
 	return nil
 }
 
-// rowSQL are the columns of a row in a fetch; x is the outbox.
-const rowSQL = `x.position, x.event_id, x.event_type, x.schema_version, x.source, x.ordering_key,
-  x.aggregate_version, x.destination, x.content_type,
-  CASE WHEN octet_length(x.payload) <= $3 THEN x.payload END, octet_length(x.payload), x.headers, x.traceparent,
-  x.occurred_at, x.attempts, x.unknowns,
-  (x.aggregate_version IS NULL AND x.expires_at <= statement_timestamp()) IS TRUE`
-
-// fetchSQL reads ready rows by their positions, which the ready index serves.
+// fetchSQL reads ready rows by their positions, which the ready index serves. The row whose payload reaches $3
+// bytes is the last.
 const fetchSQL = `
-SELECT ` + rowSQL + `, g.ordering_key IS NOT NULL
-FROM {outbox} x LEFT JOIN {outbox_gate} g ON $4 AND g.shard = $1 AND g.ordering_key = x.ordering_key
-WHERE x.shard = $1 AND NOT x.held AND x.position = ANY($2::bigint[])
-ORDER BY x.position`
+SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
+  y.aggregate_version, y.destination, y.content_type,
+  CASE WHEN y.size <= $3 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
+  y.unknowns, y.expired, g.ordering_key IS NOT NULL
+FROM (
+  SELECT x.*, sum(x.size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING) - x.size AS before FROM (
+    SELECT position, event_id, event_type, schema_version, source, ordering_key, aggregate_version, destination,
+      content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns,
+      (aggregate_version IS NULL AND expires_at <= statement_timestamp()) IS TRUE AS expired
+    FROM {outbox} WHERE shard = $1 AND NOT held AND position = ANY($2::bigint[])) x) y
+LEFT JOIN {outbox_gate} g ON $4 AND g.shard = $1 AND g.ordering_key = y.ordering_key
+WHERE y.before < $3
+ORDER BY y.position`
 
-// Fetch returns the ready rows of the lease's shard at the positions, as far as they are still there.
-func (s *Store) Fetch(ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64) ([]shard.Row, error) {
+// Fetch returns the ready rows of the lease's shard at the positions, as far as they are still there, in position
+// order. It stops at the row whose payload reaches maxBytes; cut says that there may be more.
+func (s *Store) Fetch(
+	ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64,
+) (rows []shard.Row, cut bool, err error) {
 	positions := make([]int64, len(at))
 	for i, p := range at {
 		positions[i] = int64(p)
 	}
-	rows, err := s.rows(ctx, s.sql.fetch, l.Shard, positions, maxBytes, !s.cfg.Unordered)
+	rows, err = s.rows(ctx, s.sql.fetch, l.Shard, positions, maxBytes, !s.cfg.Unordered)
 	if err != nil {
-		return nil, fmt.Errorf("fetch %d late rows: %w", len(at), err)
+		return nil, false, fmt.Errorf("fetch %d late rows: %w", len(at), err)
 	}
-	return rows, nil
+	var bytes int64
+	for i := range rows {
+		bytes += int64(rows[i].Size)
+	}
+	return rows, bytes >= maxBytes, nil
 }
 
 // loadSQL reads held rows by their ids.
 const loadSQL = `
-SELECT ` + rowSQL + `, true
+SELECT x.position, x.event_id, x.event_type, x.schema_version, x.source, x.ordering_key,
+  x.aggregate_version, x.destination, x.content_type,
+  CASE WHEN octet_length(x.payload) <= $3 THEN x.payload END, octet_length(x.payload), x.headers, x.traceparent,
+  x.occurred_at, x.attempts, x.unknowns,
+  (x.aggregate_version IS NULL AND x.expires_at <= statement_timestamp()) IS TRUE, true
 FROM {outbox} x WHERE x.shard = $1 AND x.held AND x.event_id = ANY($2::uuid[])
 ORDER BY x.position`
 

@@ -178,11 +178,23 @@ func TestARowThatCommitsBelowWhatWasReadIsSeenAndFetched(t *testing.T) {
 		if diff := cmp.Diff(positions(next), positions(c.Rows...)); diff != "" {
 			t.Errorf("above (-want +got):\n%s", diff)
 		}
-		rows, err := s.Fetch(t.Context(), l, positions(late), 1<<20)
-		if err != nil || len(rows) != 1 || rows[0].ID != late.ID || string(rows[0].Payload) != `{"a":1}` {
+		rows, cut, err := s.Fetch(t.Context(), l, positions(late), 1<<20)
+		if err != nil || cut || len(rows) != 1 || rows[0].ID != late.ID || string(rows[0].Payload) != `{"a":1}` {
 			t.Errorf("Fetch() = %+v, %v; want the late row", rows, err)
 		}
 	})
+}
+
+func TestFetchStopsAtTheByteBound(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	s, l := o.holder()
+	rows := []shard.Row{o.put("k"), o.put("k"), o.put("k")}
+	o.Exec(`UPDATE message_outbox SET payload = decode(repeat('00', 600), 'hex')`)
+	got, cut, err := s.Fetch(t.Context(), l, positions(rows...), 1000)
+	if err != nil || len(got) != 2 || !cut {
+		t.Errorf("Fetch() = %d rows, cut %v, %v; want the two that reach 1000 bytes, cut", len(got), cut, err)
+	}
 }
 
 // The floor rests on this: while a writer that may still write below it runs, xmin stays at or below its id. The

@@ -1,0 +1,273 @@
+package relay
+
+import (
+	"math"
+	"slices"
+
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/shard"
+)
+
+// memory is what a lane knows of its shard between two statements: which rows it has in hand, from where it
+// must read, and which keys changed while a read was under way. It does no I/O and reads no clock.
+//
+// One claim is under way at most; settles and gate writes may end while it is. What such a claim says about a
+// key that changed meanwhile may be older than the change, so its rows are read again instead.
+type memory struct {
+	unordered bool
+
+	// At or below floor no row can appear that the lane does not know; read is the highest position read.
+	floor, read message.Position
+	// note is the newest thing that will let the floor rise; claimNote is the note as it was when the claim
+	// under way was sent, and only that claim may use it.
+	note, claimNote note
+
+	// inHand are the rows that were read and neither settled, held nor forgotten; left are those that were
+	// settled or held since the claim under way was sent: it may still show them.
+	inHand, left map[message.Position]struct{}
+	// changing counts the gate writes under way by key; changed are the keys whose gate or floor changed since
+	// the claim under way was sent.
+	changing map[string]int
+	changed  map[string]struct{}
+
+	sent sentKeys
+}
+
+// note says: reach had been read before transaction xid began. A writer takes its transaction id before its
+// positions, so whoever may still write at or below reach has an id below xid, and a snapshot whose xmin has
+// passed xid shows all there will ever be.
+type note struct {
+	reach message.Position
+	xid   uint64 // 0: no note
+}
+
+func newMemory(unordered bool) *memory {
+	return &memory{
+		unordered: unordered,
+		inHand:    make(map[message.Position]struct{}),
+		left:      make(map[message.Position]struct{}),
+		changing:  make(map[string]int),
+		changed:   make(map[string]struct{}),
+	}
+}
+
+// key returns what holds up what: the ordering key, or the row itself where nothing is ordered.
+func (m *memory) key(r *shard.Row) string { return keyOf(r, m.unordered) }
+
+func keyOf(r *shard.Row, unordered bool) string {
+	if unordered {
+		return r.ID.String()
+	}
+	return r.OrderingKey
+}
+
+// begin returns the window of the next claim and starts to watch what changes while it is under way.
+func (m *memory) begin(b Batch, rescan bool) shard.Window {
+	clear(m.left)
+	clear(m.changed)
+	for key := range m.changing {
+		m.changed[key] = struct{}{}
+	}
+	if rescan {
+		m.floor = 0
+	}
+	m.claimNote = m.note
+	return shard.Window{
+		Floor: m.floor, Read: m.read,
+		MaxMessages: b.MaxMessages, MaxBytes: b.MaxBytes,
+		MaxBelow: len(m.inHand) + b.MaxMessages,
+	}
+}
+
+// late returns the positions below what was read that the lane does not know, in order: rows that committed
+// late, were set free, or were forgotten.
+func (m *memory) late(c shard.Claim) []message.Position {
+	var out []message.Position
+	for _, p := range c.Below {
+		if _, ok := m.inHand[p]; ok {
+			continue
+		}
+		if _, ok := m.left[p]; !ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// lateRows are the late rows of a claim as far as they were fetched.
+type lateRows struct {
+	rows []shard.Row
+	// cutAt is the position up to which nothing is missing, when not all were fetched; 0 when they were.
+	cutAt message.Position
+}
+
+// taken is what a lane makes of a claim.
+type taken struct {
+	// ready are to be sent, in order; gated belong to keys that wait, and are to be held.
+	ready, gated []shard.Row
+	// more says that the shard has more rows than were taken.
+	more bool
+	// reordered counts rows that were found below a later row of their key that was sent.
+	reordered int
+}
+
+// take makes a claim's rows the lane's. Rows are only ever taken as a prefix, by position, of what the snapshot
+// shows beside the rows in hand: else a later row of a key could be sent while an earlier one is not known yet.
+func (m *memory) take(c shard.Claim, late lateRows, maxMessages int) taken {
+	rows, reach := prefix(c, late, maxMessages)
+	if n := m.claimNote; n.xid != 0 && c.Xmin > n.xid && reach >= n.reach {
+		m.floor = max(m.floor, n.reach)
+		if m.note == n {
+			m.note = note{}
+		}
+	}
+	m.claimNote = note{}
+	t := taken{more: reach != everything}
+	for i := range rows {
+		r := &rows[i]
+		if len(m.changed) > 0 {
+			if _, ok := m.changed[m.key(r)]; ok {
+				m.back(r.Position)
+				t.more = true
+				continue
+			}
+		}
+		m.inHand[r.Position] = struct{}{}
+		if r.Position < m.read && m.sent.after(r) {
+			t.reordered++
+		}
+		if r.Gated {
+			t.gated = append(t.gated, *r)
+		} else {
+			t.ready = append(t.ready, *r)
+		}
+	}
+	if n := len(rows); n > 0 {
+		m.read = max(m.read, rows[n-1].Position)
+	}
+	return t
+}
+
+// everything is the reach of a claim that left nothing out.
+const everything = message.Position(math.MaxInt64)
+
+// prefix returns the rows of a claim that may be taken, in order, and the position up to which no row of its
+// snapshot is left out.
+func prefix(c shard.Claim, late lateRows, maxMessages int) ([]shard.Row, message.Position) {
+	rows, reach := late.rows, everything
+	switch {
+	case late.cutAt != 0:
+		reach = late.cutAt
+	case c.BelowCut:
+		reach = c.Below[len(c.Below)-1]
+	default:
+		if len(rows) == 0 {
+			rows = c.Rows
+		} else {
+			rows = append(slices.Clip(rows), c.Rows...)
+		}
+		if c.Cut {
+			reach = c.Rows[len(c.Rows)-1].Position
+		}
+	}
+	if len(rows) > maxMessages {
+		rows = rows[:maxMessages]
+		reach = rows[maxMessages-1].Position
+	}
+	return rows, reach
+}
+
+// settled notes that rows moved to the archive by transaction xid, before which reach had been read. One note at a
+// time: the floor follows a busy lane closely enough, and a note that were replaced all the time would never serve.
+func (m *memory) settled(rows []shard.Row, xid uint64, reach message.Position) {
+	for i := range rows {
+		m.leave(rows[i].Position)
+		m.sent.add(&rows[i])
+	}
+	if m.note.xid == 0 && xid != 0 {
+		m.note = note{reach: reach, xid: xid}
+	}
+}
+
+// held notes that a row is held in the database: its gate knows of it now.
+func (m *memory) held(r *shard.Row) { m.leave(r.Position) }
+
+func (m *memory) leave(p message.Position) {
+	delete(m.inHand, p)
+	m.left[p] = struct{}{}
+}
+
+// forget gives rows back that were read and neither settled nor held: they are read again, from below them.
+func (m *memory) forget(rows []shard.Row) {
+	for i := range rows {
+		r := &rows[i]
+		delete(m.inHand, r.Position)
+		m.changed[m.key(r)] = struct{}{}
+		m.back(r.Position)
+	}
+	if len(m.inHand) == 0 {
+		m.read = m.floor // nothing is known above it: whole rows from there
+	}
+}
+
+// opened notes that a key's gate is gone and its rows, the lowest at first, are ready again.
+func (m *memory) opened(key string, first message.Position) {
+	m.changed[key] = struct{}{}
+	if first != 0 {
+		m.back(first)
+	}
+}
+
+// back puts the floor below a position at which a row will appear that the lane does not know.
+func (m *memory) back(p message.Position) {
+	m.floor = min(m.floor, p-1)
+	if m.note.reach >= p {
+		m.note = note{}
+	}
+	if m.claimNote.reach >= p {
+		m.claimNote = note{}
+	}
+}
+
+// distrust is for a statement whose outcome nobody knows: it may have set rows free anywhere.
+func (m *memory) distrust() {
+	m.floor, m.note, m.claimNote = 0, note{}, note{}
+}
+
+// change notes that a gate write of these keys is under way; unchange that it has ended.
+func (m *memory) change(keys []string) {
+	for _, k := range keys {
+		m.changing[k]++
+		m.changed[k] = struct{}{}
+	}
+}
+
+func (m *memory) unchange(keys []string) {
+	for _, k := range keys {
+		if m.changing[k]--; m.changing[k] <= 0 {
+			delete(m.changing, k)
+		}
+	}
+}
+
+// maxSentKeys bounds each half of sentKeys.
+const maxSentKeys = 4096
+
+// sentKeys remembers the last settled position of the keys settled lately, to tell rows that were inserted
+// below it: only a writer that does not serialise its keys does that. It serves a counter, so it may forget.
+type sentKeys struct{ young, old map[string]message.Position }
+
+func (s *sentKeys) add(r *shard.Row) {
+	if r.AggregateVersion == 0 {
+		return
+	}
+	if len(s.young) >= maxSentKeys || s.young == nil {
+		s.young, s.old = make(map[string]message.Position, maxSentKeys), s.young
+	}
+	s.young[r.OrderingKey] = max(s.young[r.OrderingKey], r.Position)
+}
+
+// after says whether a later row of the row's key was settled.
+func (s *sentKeys) after(r *shard.Row) bool {
+	return r.AggregateVersion != 0 && max(s.young[r.OrderingKey], s.old[r.OrderingKey]) > r.Position
+}

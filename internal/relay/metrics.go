@@ -1,0 +1,115 @@
+package relay
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/shard"
+)
+
+// Metrics counts what a relay does. All labels are closed sets.
+type Metrics struct {
+	backlog     prometheus.Gauge
+	lag         prometheus.Gauge
+	claimed     prometheus.Counter
+	results     *prometheus.CounterVec
+	duration    *prometheus.HistogramVec
+	held        *prometheus.GaugeVec
+	transitions prometheus.Counter
+	late        prometheus.Counter
+	vanished    prometheus.Counter
+	resettled   prometheus.Counter
+	expired     prometheus.Counter
+	zombies     prometheus.Counter
+}
+
+// NewMetrics registers the metrics of one relay. Two relays of one process need registries that tell them apart.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	f := promauto.With(registry)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Namespace: "postrider", Subsystem: "outbox", Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.GaugeOpts {
+		return prometheus.GaugeOpts{Namespace: "postrider", Subsystem: "outbox", Name: name, Help: help}
+	}
+	return &Metrics{
+		backlog: f.NewGauge(gauge("backlog_messages", "Rows of the held shards that are not settled.")),
+		lag:     f.NewGauge(gauge("lag_seconds", "Age of the oldest row of the held shards that is not settled or blocked.")),
+		claimed: counter("claimed_messages_total", "Rows read to be published."),
+		results: f.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "postrider", Subsystem: "outbox", Name: "publish_results_total",
+			Help: "Answers of the broker, by outcome.",
+		}, []string{"broker", "outcome"}),
+		duration: f.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "postrider", Subsystem: "outbox", Name: "publish_duration_seconds",
+			Help:    "Time from handing a batch to the broker's client to the last answer.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
+		}, []string{"broker"}),
+		held:        f.NewGaugeVec(gauge("lease_held", "1 for each shard that this process holds."), []string{"shard"}),
+		transitions: counter("lease_transitions_total", "Shards taken, given back and lost."),
+		late:        counter("late_rows_total", "Rows found below a later row of their key that was sent."),
+		vanished:    counter("vanished_rows_total", "Confirmed rows that were neither in the outbox nor in the archive."),
+		resettled:   counter("resettled_rows_total", "Confirmed rows that an earlier settle, whose answer was lost, had moved."),
+		expired:     counter("expired_messages_total", "Messages that were archived unsent, since nobody wants them any more."),
+		zombies:     counter("stale_lease_writes_total", "Results dropped because the shard had passed on."),
+	}
+}
+
+// published records the answers to one batch.
+func (m *Metrics) published(system string, b *batch, took time.Duration) {
+	var by [broker.Unavailable + 1]int
+	for i := range b.got {
+		if b.got[i].Position == placeExpired {
+			m.expired.Inc()
+			continue
+		}
+		if b.got[i].Reason == broker.ReasonNotSent {
+			continue
+		}
+		by[b.got[i].Outcome]++
+	}
+	for outcome, n := range by {
+		if n > 0 {
+			m.results.WithLabelValues(system, broker.Outcome(outcome).String()).Add(float64(n)) //nolint:gosec // a small index
+		}
+	}
+	if len(b.send) > 0 {
+		m.duration.WithLabelValues(system).Observe(took.Seconds())
+	}
+}
+
+// settled records what a settle did not find.
+func (m *Metrics) settled(s shard.Settlement) {
+	if s.Already > 0 {
+		m.resettled.Add(float64(s.Already))
+	}
+	if s.Vanished > 0 {
+		m.vanished.Add(float64(s.Vanished))
+	}
+}
+
+// took records that this process took a shard.
+func (m *Metrics) took(shard int16) {
+	m.transitions.Inc()
+	m.held.WithLabelValues(strconv.Itoa(int(shard))).Set(1)
+}
+
+// gave records that a shard is no longer this process's.
+func (m *Metrics) gave(shard int16) {
+	m.transitions.Inc()
+	m.held.WithLabelValues(strconv.Itoa(int(shard))).Set(0)
+}
+
+// observed records what is not settled.
+func (m *Metrics) observed(b shard.Backlog) {
+	m.backlog.Set(float64(b.Ready + b.Retrying + b.Blocked))
+	lag := 0.0
+	if b.OldestAt != nil {
+		lag = max(0, b.ObservedAt.Sub(*b.OldestAt).Seconds())
+	}
+	m.lag.Set(lag)
+}

@@ -1,0 +1,144 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/shard"
+	"github.com/postrider/postrider/internal/statusz"
+)
+
+// Report says how the relay stands. A count that could not be taken is absent. The time at which the counts were
+// taken, by the database's clock, is ObservedTime.
+func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition) {
+	cfg := r.config()
+	held, inHand := r.held()
+	out := statusz.Relay{Shards: cfg.Shards, HeldShards: held, Destination: cfg.Destination}
+	r.totals.report(r.now(), &out)
+	if len(held) > 0 {
+		out.Backlog = r.backlog(ctx, held, inHand)
+	}
+	conditions := append(r.health.conditions(), r.brokerCondition(cfg))
+	return out, conditions
+}
+
+// held returns the shards that this process holds, in order, and the rows it has in hand.
+func (r *Relay) held() (shards []int16, inHand int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	shards = make([]int16, 0, len(r.lanes))
+	for s, l := range r.lanes {
+		shards = append(shards, s)
+		inHand += l.inHand.Load()
+	}
+	slices.Sort(shards)
+	return shards, inHand
+}
+
+// backlog counts what is not settled of the held shards; nil when that is not known.
+func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64) *statusz.Backlog {
+	b, err := r.store.Backlog(ctx, held)
+	if err != nil {
+		r.storeFailed(ctx, "backlog", err)
+		return nil
+	}
+	r.health.succeeded("backlog")
+	r.metrics.observed(b)
+	r.totals.observed(b)
+	out := &statusz.Backlog{
+		Messages: b.Ready + b.Retrying + b.Blocked, Precision: "Exact",
+		OldestMessageTime: b.OldestAt, OldestBlockedTime: b.OldestBlockedAt,
+		InFlight: inHand, Retrying: b.Retrying, BlockedMessages: b.Blocked, BlockedKeys: b.BlockedKeys,
+	}
+	if b.AtLeast {
+		out.Precision = "AtLeast"
+	}
+	return out
+}
+
+// ObservedTime is when the last counts were taken, by the database's clock; nil before the first.
+func (r *Relay) ObservedTime() *time.Time {
+	r.totals.mu.Lock()
+	defer r.totals.mu.Unlock()
+	return r.totals.observedAt
+}
+
+// brokerCondition is what the last answers of the broker say.
+func (r *Relay) brokerCondition(cfg *Config) statusz.Condition {
+	c := statusz.Condition{Type: conditionBroker, Status: "Unknown", Reason: reasonUnknown}
+	outage, worked := r.units.state(cfg.Unit)
+	switch {
+	case outage != nil:
+		c.Status, c.Reason, c.Message = "False", string(outage.Reason), outage.Detail
+	case worked:
+		c.Status, c.Reason = "True", reasonWorking
+	}
+	return c
+}
+
+// rateWindow is how far back the rate looks.
+const rateWindow = 10 * time.Second
+
+// totals counts what a process has published since its start.
+type totals struct {
+	mu         sync.Mutex
+	count      int64
+	last       *time.Time
+	observedAt *time.Time
+	samples    []sample
+}
+
+// sample is the count at one time.
+type sample struct {
+	at    time.Time
+	count int64
+}
+
+// published adds the confirmed messages of a batch.
+func (t *totals) published(now time.Time, b *batch) {
+	n := int64(0)
+	for i := range b.got {
+		if b.got[i].Outcome == broker.Confirmed && b.got[i].Position != placeExpired {
+			n++
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count += n
+	t.last = &now
+}
+
+// sample remembers the count for the rate. It is called about once a second.
+func (t *totals) sample(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.samples = append(t.samples, sample{at: now, count: t.count})
+	for len(t.samples) > 2 && now.Sub(t.samples[1].at) >= rateWindow {
+		t.samples = t.samples[1:]
+	}
+}
+
+func (t *totals) observed(b shard.Backlog) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.observedAt = &b.ObservedAt
+}
+
+// report writes count, rate and last time into a report. There is no rate before there is something to compare with.
+func (t *totals) report(now time.Time, out *statusz.Relay) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out.PublishedTotal = t.count
+	out.LastPublishedTime = t.last
+	if len(t.samples) == 0 {
+		return
+	}
+	first := t.samples[0]
+	if took := now.Sub(first.at); took >= time.Second {
+		rate := int64(float64(t.count-first.count)/took.Seconds() + 0.5)
+		out.PublishedPerSec = &rate
+	}
+}
