@@ -28,7 +28,9 @@ func main() {
 
 // run is the program without its process: it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var started bool
 	root := newRootCommand()
+	onStart(root, func() { started = true })
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -37,11 +39,27 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	exit := &exitError{code: 1}
-	known := errors.As(err, &exit)
-	if !known || !exit.reported {
+	if !started {
+		exit.code = exitWrong // unknown command, flag or argument: no command has run
+	}
+	_ = errors.As(err, &exit)
+	if !exit.reported {
 		_, _ = fmt.Fprintf(stderr, "postrider: %v\n", err)
 	}
 	return exit.code
+}
+
+// onStart calls started when any command begins its work, which is after its flags and arguments were accepted.
+func onStart(command *cobra.Command, started func()) {
+	if run := command.RunE; run != nil {
+		command.RunE = func(command *cobra.Command, args []string) error {
+			started()
+			return run(command, args)
+		}
+	}
+	for _, sub := range command.Commands() {
+		onStart(sub, started)
+	}
 }
 
 // newRootCommand returns the command with all its subcommands. Each lives in a file of its own.
@@ -56,6 +74,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	for _, command := range []func() *cobra.Command{
 		newValidateCommand,
+		newSchemaCommand,
 	} {
 		root.AddCommand(command())
 	}

@@ -23,7 +23,7 @@ const (
 	// DatabaseClientMount holds tls.crt and tls.key for the database.
 	DatabaseClientMount = "database/client"
 	// BrokerCredentialsMount holds username and password for the broker.
-	BrokerCredentialsMount = "broker/credentials"
+	BrokerCredentialsMount = "broker/credentials" //nolint:gosec // a directory, no credential
 	// BrokerCAMount holds ca.crt for the broker.
 	BrokerCAMount = "broker/ca"
 	// BrokerClientMount holds tls.crt and tls.key for the broker.

@@ -21,7 +21,7 @@ func golden(t *testing.T, name, got string) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(file) //nolint:gosec // a file of testdata
+	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,11 @@ func split(file []byte) []chunk {
 	line := 0
 	for text := range bytes.Lines(file) {
 		line++
-		if rest, ok := bytes.CutPrefix(text, []byte("---")); ok && separator(rest) {
+		rest, ok := bytes.CutPrefix(text, []byte("---"))
+		if string(bytes.TrimRight(text, " \t\r\n")) == "..." {
+			rest, ok = nil, true // the end of a document, whatever begins the next
+		}
+		if ok && separator(rest) {
 			chunks = append(chunks, current)
 			current = chunk{start: line}
 			if rest = bytes.TrimSpace(rest); len(rest) > 0 && rest[0] != '#' {
@@ -59,13 +63,16 @@ func separator(rest []byte) bool {
 func parse(file string, c chunk) (*document, Problems) {
 	doc := &document{file: file, start: c.start}
 	// The empty line in front makes the parser count lines from 1, and name the first too.
-	raw, err := yaml.YAMLToJSONStrict(append([]byte("\n"), c.text...))
+	raw, err := yaml.YAMLToJSON(append([]byte("\n"), c.text...))
 	if err != nil {
 		return nil, doc.unreadable(c.text, err)
 	}
 	var root yamlv3.Node
 	if yamlv3.Unmarshal(c.text, &root) == nil && len(root.Content) > 0 {
 		doc.root = root.Content[0]
+		if twice := doc.repeated(doc.root); len(twice) > 0 {
+			return nil, twice // of two values one would silently win
+		}
 	}
 	if string(raw) == "null" {
 		return nil, nil
@@ -81,10 +88,29 @@ func (d *document) problem(path, text string) Problem {
 	return Problem{File: d.file, Line: d.line(path), Field: path, Text: text}
 }
 
+// repeated finds the keys that a mapping has twice. What << merges in may be overruled, which is no repetition.
+func (d *document) repeated(node *yamlv3.Node) Problems {
+	var problems Problems
+	seen := make(map[string]bool)
+	for i, child := range node.Content {
+		if node.Kind == yamlv3.MappingNode && i%2 == 0 {
+			if seen[child.Value] {
+				problems = append(problems, Problem{
+					File: d.file,
+					Line: d.start + child.Line,
+					Text: "the key " + clip(strconv.Quote(child.Value)) + " is there twice",
+				})
+			}
+			seen[child.Value] = true
+		}
+		problems = append(problems, d.repeated(child)...)
+	}
+	return problems
+}
+
 var (
 	lineNumber = regexp.MustCompile(`line (\d+): (.+)`)
 	badAnchor  = regexp.MustCompile(`unknown anchor '(.*)' referenced`)
-	doubleKey  = regexp.MustCompile(`^key "?(.*?)"? already set in map$`)
 	// safeWords begin the parser's messages that repeat nothing of the text.
 	safeWords = regexp.MustCompile(`^(did not find|found|could not find|mapping (values|keys)|` +
 		`block sequence entries|control characters|(invalid|incomplete) )[a-zA-Z ,:'"\[\]{}<>%#-]*$`)
@@ -116,8 +142,6 @@ func (d *document) unreadable(text []byte, err error) Problems {
 
 func yamlWords(words string) string {
 	switch {
-	case doubleKey.MatchString(words):
-		return doubleKey.ReplaceAllString(words, `key "$1" is there twice`)
 	case badAnchor.MatchString(words):
 		return "not valid YAML: *name refers to an anchor that is not there; put a text that begins with * in quotes"
 	case safeWords.MatchString(words):

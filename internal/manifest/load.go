@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -24,73 +23,6 @@ const DefaultNamespace = "default"
 
 // maxFileBytes bounds a file: no cluster takes objects of that size.
 const maxFileBytes = 16 << 20
-
-// Relay is a loaded relay, complete with its defaults.
-type Relay struct {
-	*v1alpha1.OutboxRelay
-	Origin Origin
-}
-
-// Consumer is a loaded consumer, complete with its defaults.
-type Consumer struct {
-	*v1alpha1.InboxConsumer
-	Origin Origin
-}
-
-// Ignored is an object of a kind that is none of ours.
-type Ignored struct {
-	// Kind is the object's apiVersion and kind, such as "apps/v1 Deployment".
-	Kind   string
-	Name   string
-	Origin Origin
-}
-
-// Set is what was loaded, in the order of files and documents.
-type Set struct {
-	Relays     []Relay
-	Consumers  []Consumer
-	Secrets    []Secret
-	ConfigMaps []ConfigMap
-	Ignored    []Ignored
-}
-
-// Resources counts the relays and consumers.
-func (s *Set) Resources() int { return len(s.Relays) + len(s.Consumers) }
-
-// Files returns the content that a reference names: bytes by key, those of the reference's keys only.
-// It is complete for every reference of a set that loaded without problems, unless references were not checked.
-func (s *Set) Files(namespace string, ref desired.Reference) map[string]Redacted {
-	files := make(map[string]Redacted, len(ref.Keys))
-	for _, key := range ref.Keys {
-		if value, ok := s.value(namespace, ref, key); ok {
-			files[key] = value
-		}
-	}
-	return files
-}
-
-func (s *Set) value(namespace string, ref desired.Reference, key string) (Redacted, bool) {
-	if ref.Kind == desired.KindConfigMap {
-		if i := s.configMap(namespace, ref.Name); i >= 0 {
-			value, ok := s.ConfigMaps[i].Data[key]
-			return Redacted{value}, ok
-		}
-		return Redacted{}, false
-	}
-	if i := s.secret(namespace, ref.Name); i >= 0 {
-		value, ok := s.Secrets[i].Data[key]
-		return value, ok
-	}
-	return Redacted{}, false
-}
-
-func (s *Set) secret(namespace, name string) int {
-	return slices.IndexFunc(s.Secrets, func(o Secret) bool { return o.Namespace == namespace && o.Name == name })
-}
-
-func (s *Set) configMap(namespace, name string) int {
-	return slices.IndexFunc(s.ConfigMaps, func(o ConfigMap) bool { return o.Namespace == namespace && o.Name == name })
-}
 
 // Options change what is checked.
 type Options struct {
@@ -248,8 +180,14 @@ func (l *loader) name(doc *document) (namespace, name string, ok bool) {
 		return "", "", false
 	}
 	namespace = DefaultNamespace
-	if given, there := meta["namespace"]; there && given != nil && given != "" {
-		namespace, _ = given.(string)
+	for _, field := range []string{"namespace", "name"} {
+		if _, text := meta[field].(string); meta[field] != nil && !text {
+			l.problems = append(l.problems, doc.problem("metadata."+field, "must be text: put the value in quotes"))
+			return "", "", false
+		}
+	}
+	if given, _ := meta["namespace"].(string); given != "" {
+		namespace = given
 		if len(validation.IsDNS1123Label(namespace)) > 0 {
 			l.problems = append(l.problems, doc.problem("metadata.namespace",
 				"must be a namespace: lower case letters, digits and -, at most 63"))
@@ -314,35 +252,56 @@ func (l *loader) resource(ctx context.Context, doc *document, schema *Schema) {
 // take reads a resource as its type, with what a server would have given it. It joins the set only if it is sound and
 // its workers accept it too; what it names is checked in any case.
 func (l *loader) take(doc *document, sound bool) {
-	in := desired.Inputs{Root: desired.Root}
-	origin := doc.origin()
 	var refused error
-	if doc.text("kind") == v1alpha1.KindOutboxRelay {
-		relay, err := decode[v1alpha1.OutboxRelay](doc.value)
-		if err != nil {
-			return // a field of a wrong type, which the schema has named
-		}
-		relay.Generation, relay.UID = 1, localUID(v1alpha1.KindOutboxRelay, relay.Namespace, relay.Name)
-		l.named = append(l.named, named{doc, relay.Namespace, desired.RelayReferences(relay)})
-		if sound {
-			_, refused = desired.Relay(relay, in)
-			l.set.Relays = append(l.set.Relays, Relay{OutboxRelay: relay, Origin: origin})
-		}
-	} else {
-		consumer, err := decode[v1alpha1.InboxConsumer](doc.value)
-		if err != nil {
-			return // a field of a wrong type, which the schema has named
-		}
-		consumer.Generation, consumer.UID = 1, localUID(v1alpha1.KindInboxConsumer, consumer.Namespace, consumer.Name)
-		l.named = append(l.named, named{doc, consumer.Namespace, desired.ConsumerReferences(consumer)})
-		if sound {
-			_, refused = desired.Consumer(consumer, in)
-			l.set.Consumers = append(l.set.Consumers, Consumer{InboxConsumer: consumer, Origin: origin})
-		}
+	switch doc.text("kind") {
+	case v1alpha1.KindOutboxRelay:
+		refused = l.takeRelay(doc, sound)
+	case v1alpha1.KindInboxConsumer:
+		refused = l.takeConsumer(doc, sound)
+	default:
+		refused = errors.New("is a kind without a reader") // a definition was added and this was not
 	}
 	if refused != nil {
 		l.problems = append(l.problems, doc.problem("spec", refused.Error()))
 	}
+}
+
+func (l *loader) takeRelay(doc *document, sound bool) error {
+	relay, err := decode[v1alpha1.OutboxRelay](doc.value)
+	if err != nil {
+		return ifSound(sound, err)
+	}
+	relay.Generation, relay.UID = 1, localUID(v1alpha1.KindOutboxRelay, relay.Namespace, relay.Name)
+	l.named = append(l.named, named{doc, relay.Namespace, desired.RelayReferences(relay)})
+	if !sound {
+		return nil
+	}
+	l.set.Relays = append(l.set.Relays, Relay{OutboxRelay: relay, Origin: doc.origin()})
+	_, err = desired.Relay(relay, desired.Inputs{Root: desired.Root})
+	return err
+}
+
+func (l *loader) takeConsumer(doc *document, sound bool) error {
+	consumer, err := decode[v1alpha1.InboxConsumer](doc.value)
+	if err != nil {
+		return ifSound(sound, err)
+	}
+	consumer.Generation, consumer.UID = 1, localUID(v1alpha1.KindInboxConsumer, consumer.Namespace, consumer.Name)
+	l.named = append(l.named, named{doc, consumer.Namespace, desired.ConsumerReferences(consumer)})
+	if !sound {
+		return nil
+	}
+	l.set.Consumers = append(l.set.Consumers, Consumer{InboxConsumer: consumer, Origin: doc.origin()})
+	_, err = desired.Consumer(consumer, desired.Inputs{Root: desired.Root})
+	return err
+}
+
+// ifSound leaves out the error of a resource whose wrong types the schema has named already.
+func ifSound(sound bool, err error) error {
+	if sound {
+		return err
+	}
+	return nil
 }
 
 // localUID stands for the UID that a server would draw. It is the same in each run, so that a relay or consumer

@@ -1,12 +1,15 @@
 package manifest
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,14 +21,96 @@ import (
 	"github.com/postrider/postrider/internal/desired"
 )
 
-// rule is one case of a rule: what is changed in the least resource of its kind, and what is then refused.
+// rule is one case of a rule, read from testdata/rules: what is changed in the least resource of its kind, and what is
+// then refused. The same cases are meant for a real API server.
 type rule struct {
-	kind string // OutboxRelay where empty
-	set  map[string]any
-	// refuse is every error, as "field: text"; none where the object is accepted.
-	refuse []string
-	// update says that the change is made to a stored object.
-	update bool
+	// Case is a sentence.
+	Case string `json:"case"`
+	// Kind is OutboxRelay where empty.
+	Kind string `json:"kind"`
+	// Set holds values by path; null takes a field away. {$text: a, $times: 3} stands for aaa, {$each: a%, $times: 3}
+	// for a list and {$keys: a%, $times: 3} for a mapping of a0, a1 and a2.
+	Set map[string]any `json:"set"`
+	// Refuse is every error, as "field: text"; none where the object is accepted.
+	Refuse []string `json:"refuse"`
+	// Update says that the change is made to a stored object.
+	Update bool `json:"update"`
+}
+
+// allRules reads the cases, by file and sentence.
+func allRules(t *testing.T) map[string]rule {
+	t.Helper()
+	files, err := filepath.Glob("testdata/rules/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases in testdata/rules: %v", err)
+	}
+	all := make(map[string]rule)
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var cases []rule
+		if err := yaml.UnmarshalStrict(raw, &cases); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, tc := range cases {
+			if tc.Kind == "" {
+				tc.Kind = v1alpha1.KindOutboxRelay
+			}
+			name := strings.TrimSuffix(filepath.Base(file), ".yaml") + ": " + tc.Case
+			if _, twice := all[name]; twice {
+				t.Fatalf("two cases are called %q", name)
+			}
+			all[name] = tc
+		}
+	}
+	return all
+}
+
+// expand writes out the long values of a case.
+func expand(t *testing.T, value any) any {
+	t.Helper()
+	switch v := value.(type) {
+	case []any:
+		for i := range v {
+			v[i] = expand(t, v[i])
+		}
+	case map[string]any:
+		if times, ok := v["$times"].(float64); ok {
+			return repeated(t, v, int(times))
+		}
+		for key := range v {
+			v[key] = expand(t, v[key])
+		}
+	}
+	return value
+}
+
+func repeated(t *testing.T, v map[string]any, times int) any {
+	t.Helper()
+	if text, ok := v["$text"].(string); ok {
+		return strings.Repeat(text, times)
+	}
+	list, keys := make([]any, times), make(map[string]any, times)
+	for i := range times {
+		form := v["$each"]
+		if key, ok := v["$keys"].(string); ok {
+			keys[strings.ReplaceAll(key, "%", strconv.Itoa(i))] = "x"
+			continue
+		}
+		raw, err := json.Marshal(form)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(bytes.ReplaceAll(raw, []byte("%"), []byte(strconv.Itoa(i))), &list[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(keys) > 0 {
+		return keys
+	}
+	return list
 }
 
 // seed reads the least resource of a kind.
@@ -110,9 +195,12 @@ func plain(t *testing.T, value any) any {
 	return out
 }
 
+// loadOnce compiles the rules once for all tests.
+var loadOnce = sync.OnceValues(LoadSchemas)
+
 func schemas(t *testing.T) *Schemas {
 	t.Helper()
-	s, err := LoadSchemas()
+	s, err := loadOnce()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,24 +225,6 @@ func outcome(t *testing.T, s *Schema, old, obj map[string]any) []string {
 	return got
 }
 
-// allRules are the cases of all rules, by what they are about and their sentence.
-func allRules(t *testing.T) map[string]rule {
-	t.Helper()
-	all := make(map[string]rule)
-	for about, cases := range map[string]map[string]rule{
-		"names": nameRules(), "postgres": postgresRules(), "tls": tlsRules(), "nats": natsRules(),
-		"relay": relayRules(), "workload": workloadRules(), "consumer": consumerRules(),
-	} {
-		for name, tc := range cases {
-			if tc.kind == "" {
-				tc.kind = v1alpha1.KindOutboxRelay
-			}
-			all[about+": "+name] = tc
-		}
-	}
-	return all
-}
-
 // Each case is checked by the API server's own code; what it accepts must make a configuration that workers accept.
 func TestRules(t *testing.T) {
 	t.Parallel()
@@ -162,27 +232,27 @@ func TestRules(t *testing.T) {
 	for name, tc := range allRules(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, ok := all.Kind(tc.kind)
+			s, ok := all.Kind(tc.Kind)
 			if !ok {
-				t.Fatalf("no schema of %s", tc.kind)
+				t.Fatalf("no schema of %s", tc.Kind)
 			}
-			obj := seed(t, tc.kind)
-			for path, value := range tc.set {
-				change(t, obj, path, value)
+			obj := seed(t, tc.Kind)
+			for path, value := range tc.Set {
+				change(t, obj, path, expand(t, value))
 			}
 			var old map[string]any
-			if tc.update {
-				old = seed(t, tc.kind)
+			if tc.Update {
+				old = seed(t, tc.Kind)
 			}
 
 			got := outcome(t, s, old, obj)
 
-			slices.Sort(tc.refuse)
-			if diff := cmp.Diff(tc.refuse, got); diff != "" {
+			slices.Sort(tc.Refuse)
+			if diff := cmp.Diff(tc.Refuse, got); diff != "" {
 				t.Fatalf("refused (-want +got):\n%s", diff)
 			}
 			if len(got) == 0 {
-				checkAcceptedByWorkers(t, tc.kind, obj)
+				checkAcceptedByWorkers(t, tc.Kind, obj)
 			}
 		})
 	}
@@ -193,7 +263,7 @@ func TestEveryRuleOfTheSchemasHasARefusingCase(t *testing.T) {
 	t.Parallel()
 	var refused []string
 	for _, tc := range allRules(t) {
-		refused = append(refused, tc.refuse...)
+		refused = append(refused, tc.Refuse...)
 	}
 	all := schemas(t)
 	for _, kind := range all.Kinds() {
@@ -217,30 +287,7 @@ func constraints(name string, s *structural.Structural) []string {
 	for _, rule := range s.XValidations {
 		out = append(out, ": "+rule.Message)
 	}
-	if v := s.ValueValidation; v != nil {
-		for _, field := range v.Required {
-			out = append(out, "."+field+": must be set")
-		}
-		if v.Minimum != nil {
-			out = append(out, fmt.Sprintf("%s: must be at least %v", name, *v.Minimum))
-		}
-		if v.Maximum != nil {
-			out = append(out, fmt.Sprintf("%s: must be at most %v", name, *v.Maximum))
-		}
-		if v.MinItems != nil {
-			out = append(out, fmt.Sprintf("%s: must have at least %d entries", name, *v.MinItems))
-		}
-		if v.MaxItems != nil {
-			out = append(out, fmt.Sprintf("%s: must not have more than %d items", name, *v.MaxItems))
-		}
-		if len(v.Enum) > 0 {
-			words := make([]string, len(v.Enum))
-			for i := range v.Enum {
-				words[i] = fmt.Sprintf("%q", v.Enum[i].Object)
-			}
-			out = append(out, fmt.Sprintf("must be one of %s, not \"x\"", strings.Join(words, ", ")))
-		}
-	}
+	out = append(out, valueConstraints(name, s.ValueValidation)...)
 	for field, member := range s.Properties {
 		out = append(out, constraints(field, &member)...)
 	}
@@ -277,12 +324,32 @@ func checkAcceptedByWorkers(t *testing.T, kind string, obj map[string]any) {
 	}
 }
 
-func long(n int) string { return strings.Repeat("a", n) }
-
-func numbered(n int, form string) []string {
-	out := make([]string, n)
-	for i := range out {
-		out[i] = strings.ReplaceAll(form, "%", strconv.Itoa(i))
+func valueConstraints(name string, v *structural.ValueValidation) []string {
+	if v == nil {
+		return nil
+	}
+	var out []string
+	for _, field := range v.Required {
+		out = append(out, "."+field+": must be set")
+	}
+	if v.Minimum != nil {
+		out = append(out, fmt.Sprintf("%s: must be at least %v", name, *v.Minimum))
+	}
+	if v.Maximum != nil {
+		out = append(out, fmt.Sprintf("%s: must be at most %v", name, *v.Maximum))
+	}
+	if v.MinItems != nil {
+		out = append(out, fmt.Sprintf("%s: must have at least %d entries", name, *v.MinItems))
+	}
+	if v.MaxItems != nil {
+		out = append(out, fmt.Sprintf("%s: must not have more than %d items", name, *v.MaxItems))
+	}
+	if len(v.Enum) > 0 {
+		words := make([]string, len(v.Enum))
+		for i := range v.Enum {
+			words[i] = fmt.Sprintf("%q", v.Enum[i].Object)
+		}
+		out = append(out, fmt.Sprintf("must be one of %s, not \"x\"", strings.Join(words, ", ")))
 	}
 	return out
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/postrider/postrider/config/crd"
 )
 
-// Schemas are the rules of every kind of ours.
+// Schemas are the rules of every kind of ours. They are safe for concurrent use.
 type Schemas struct{ kinds map[string]*Schema }
 
 // Schema is the rules of one kind, as its CustomResourceDefinition states them, carried out by the API
