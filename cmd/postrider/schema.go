@@ -61,10 +61,12 @@ func (f *schemaFlags) printCommand() *cobra.Command {
 			}
 		},
 	}
-	command.Flags().BoolVar(&roles, "roles", false, "print the least grants for application, relay, consumer and migrator")
+	command.Flags().
+		BoolVar(&roles, "roles", false, "print the least grants for application, relay, consumer and migrator")
 	f.roles = make(map[schema.Role]*string)
 	for _, role := range []schema.Role{schema.RoleApplication, schema.RoleRelay, schema.RoleConsumer, schema.RoleMigrator} {
-		f.roles[role] = command.Flags().String(string(role)+"-role", "postrider_"+string(role), "name of the "+string(role)+"'s role")
+		f.roles[role] = command.Flags().
+			String(string(role)+"-role", "postrider_"+string(role), "name of the "+string(role)+"'s role")
 	}
 	return command
 }
@@ -95,10 +97,18 @@ func (f *schemaFlags) verifyCommand() *cobra.Command {
 	}
 	command.Flags().StringVar(&role, "role", "", "also check the user's rights as application, relay or consumer")
 	f.connecting(command, func(ctx context.Context, pool *postgres.Pool, o schema.Options, out io.Writer) error {
-		if !slices.Contains([]schema.Role{"", schema.RoleApplication, schema.RoleRelay, schema.RoleConsumer}, schema.Role(role)) {
+		if !slices.Contains(
+			[]schema.Role{"", schema.RoleApplication, schema.RoleRelay, schema.RoleConsumer},
+			schema.Role(role),
+		) {
 			return wrong(errors.New("--role is application, relay or consumer"))
 		}
-		if err := schema.Verify(ctx, pool, f.names(), schema.Expected{Options: o, Role: schema.Role(role)}); err != nil {
+		if err := schema.Verify(
+			ctx,
+			pool,
+			f.names(),
+			schema.Expected{Options: o, Role: schema.Role(role)},
+		); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "OK: schema %s has the %s tables as they must be\n", f.schema, join(o.Components))
