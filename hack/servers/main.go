@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/postrider/postrider/internal/local"
-	"github.com/postrider/postrider/test/testkit"
+	"github.com/postrider/postrider/test/testkit" //nolint:depguard // it serves the tests
 )
 
 const (
@@ -141,7 +141,7 @@ func (s *servers) environment() []string {
 // its children; at the second they are killed. They are also told when our own parent has gone: `go run` and make do
 // not pass on every signal.
 func supervise(command []string, s *servers, signals <-chan os.Signal, log io.Writer) (int, error) {
-	cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // running it is the point
+	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it is ended by signals
 	cmd.Env = s.environment()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a signal reaches its children as well

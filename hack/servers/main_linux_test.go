@@ -43,7 +43,7 @@ func begin(t *testing.T, script string) started {
 	t.Helper()
 	s := started{temp: testkit.SharedDir(t), stderr: &bytes.Buffer{}}
 	s.mark = "TEST_MARK=" + s.temp
-	s.Cmd = exec.Command(os.Args[0], "run", "--", "/bin/sh", "-c", script) //nolint:gosec,noctx // ended by the test
+	s.Cmd = exec.Command(os.Args[0], "run", "--", "/bin/sh", "-c", script)
 	s.Env = append(os.Environ(), asServers+"=1", "TMPDIR="+s.temp, s.mark)
 	s.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s.Cmd.Stderr = s.stderr
@@ -189,7 +189,8 @@ func TestRunEndsWithItsParent(t *testing.T) {
 	temp := testkit.SharedDir(t)
 	mark := "TEST_MARK=" + temp
 	// The shell in the middle is what `go run` is: it is killed and tells no one.
-	cmd := exec.Command("/bin/sh", "-c", `"$0" run -- /bin/sh -c '`+wait+`' & echo $!; wait`, os.Args[0]) //nolint:gosec,noctx // ended by the test
+	script := `"$0" run -- /bin/sh -c '` + wait + `' & echo $!; wait`
+	cmd := exec.Command("/bin/sh", "-c", script, os.Args[0])
 	cmd.Env = append(os.Environ(), asServers+"=1", "TMPDIR="+temp, mark)
 	out, err := cmd.StdoutPipe()
 	if err != nil {

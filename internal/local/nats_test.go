@@ -82,7 +82,8 @@ func TestNATSUsers(t *testing.T) {
 		}
 	}
 	js := jetStream(t, n, nats.UserInfo("all", "pass"))
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "s", Subjects: []string{">"}, NoAck: true}); err != nil {
+	everything := jetstream.StreamConfig{Name: "s", Subjects: []string{">"}, NoAck: true}
+	if _, err := js.CreateStream(t.Context(), everything); err != nil {
 		t.Fatalf("a user without lists may not create a stream: %v", err)
 	}
 	if got := js.Conn().MaxPayload(); got != 2000 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -128,7 +129,7 @@ func (p *Postgres) prepareDir(install postgresInstall) error {
 			return err
 		}
 	}
-	password, err := os.ReadFile(passwordFile)
+	password, err := os.ReadFile(passwordFile) //nolint:gosec // our own
 	if err != nil {
 		return fmt.Errorf("reading the superuser's password: %w", err)
 	}
@@ -150,7 +151,7 @@ func copyFresh(install postgresInstall, data, passwordFile string, account *keep
 	if err != nil {
 		return fmt.Errorf("reading the superuser's password: %w", err)
 	}
-	if err := os.WriteFile(passwordFile, password, 0o600); err != nil {
+	if err := os.WriteFile(passwordFile, password, 0o600); err != nil { //nolint:gosec // our own
 		return fmt.Errorf("writing the superuser's password: %w", err)
 	}
 	if err := os.Rename(partial, data); err != nil {
@@ -224,9 +225,7 @@ func (p *Postgres) arguments() []string {
 		"unix_socket_directories": "", // no file outside the folder, no limit on its path
 		"lc_messages":             "C",
 	}
-	for name, value := range p.cfg.Parameters {
-		parameters[name] = value
-	}
+	maps.Copy(parameters, p.cfg.Parameters)
 	args := []string{"-D", p.data()}
 	for name, value := range parameters {
 		args = append(args, "-c", name+"="+value)

@@ -179,7 +179,7 @@ func runPreparation(
 
 // lockFile takes an exclusive lock that ends with the process.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // in our own cache
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock: %w", err)
 	}
@@ -223,7 +223,7 @@ func copyTree(from, to string, owner *keeper.User, link bool) error {
 			err = os.Mkdir(target, info.Mode().Perm())
 		case info.Mode()&fs.ModeSymlink != 0:
 			err = copySymlink(path, target)
-		case link && info.Mode().Perm()&0o004 != 0 && os.Link(path, target) == nil:
+		case link && info.Mode().Perm()&0o004 != 0 && os.Link(path, target) == nil: //nolint:gosec // from our own cache
 			return nil
 		default:
 			err = copyFile(path, target, info.Mode().Perm())
@@ -248,12 +248,12 @@ func copySymlink(from, to string) error {
 }
 
 func copyFile(from, to string, mode fs.FileMode) error {
-	in, err := os.Open(from)
+	in, err := os.Open(from) //nolint:gosec // the callers name their own
 	if err != nil {
 		return err
 	}
-	defer in.Close() //nolint:errcheck // only read
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	defer in.Close()                                                     //nolint:errcheck // only read
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode) //nolint:gosec // as above
 	if err != nil {
 		return err
 	}

@@ -128,9 +128,11 @@ func TestPrepareError(t *testing.T) {
 		err  error
 		want string
 	}{
-		"success is none":              {nil, ""},
-		"a full disk is named":         {fmt.Errorf("write: %w", syscall.ENOSPC), "no space left on the device of /d"},
-		"also when a program says so":  {errors.New(`initdb: could not write: No space left on device`), "no space left on the device of /d"},
+		"success is none":      {nil, ""},
+		"a full disk is named": {fmt.Errorf("write: %w", syscall.ENOSPC), "no space left on the device of /d"},
+		"also when a program says so": {
+			errors.New(`initdb: could not write: No space left on device`), "no space left on the device of /d",
+		},
 		"an interruption stays itself": {context.Canceled, context.Canceled.Error()},
 		"the rest is a failed fetch":   {errors.New("unable to connect"), "connect this machine to the internet"},
 	}

@@ -59,14 +59,14 @@ func mustBeDiskFull(t *testing.T, err error, dir string) {
 	}
 }
 
-func TestDiskFullForTheData(t *testing.T) {
+func TestAsRootDiskFullForTheData(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(tmpfs(t, "size=8m"), "pg")
 	_, err := local.StartPostgres(t.Context(), local.PostgresConfig{Dir: dir})
 	mustBeDiskFull(t, err, dir)
 }
 
-func TestDiskFullForNATS(t *testing.T) {
+func TestAsRootDiskFullForNATS(t *testing.T) {
 	t.Parallel()
 	dir := tmpfs(t, "size=64k")
 	fill(t, dir)
@@ -74,7 +74,7 @@ func TestDiskFullForNATS(t *testing.T) {
 	mustBeDiskFull(t, err, dir)
 }
 
-func TestDiskFullForAServerThatRanBefore(t *testing.T) {
+func TestAsRootDiskFullForAServerThatRanBefore(t *testing.T) {
 	t.Parallel()
 	mounted := tmpfs(t, "size=256m")
 	dir := filepath.Join(mounted, "pg")
@@ -90,7 +90,7 @@ func TestDiskFullForAServerThatRanBefore(t *testing.T) {
 	stop(t, startPostgres(t, local.PostgresConfig{Dir: dir})) // before the file system goes
 }
 
-func TestCacheNotWritable(t *testing.T) {
+func TestAsRootCacheNotWritable(t *testing.T) {
 	t.Parallel()
 	dir := tmpfs(t, "ro")
 	_, err := local.StartPostgres(t.Context(), local.PostgresConfig{Cache: filepath.Join(dir, "a", "b")})
@@ -103,16 +103,15 @@ func TestCacheNotWritable(t *testing.T) {
 	}
 }
 
-func TestFolderClosedToPostgres(t *testing.T) {
+func TestAsRootFolderClosedToPostgres(t *testing.T) {
 	t.Parallel()
 	testkit.NeedsRoot(t)
-	closed := t.TempDir()                           // for its owner alone
-	if err := os.Chmod(closed, 0o700); err != nil { //nolint:gosec // a folder needs x
+	closed := t.TempDir() // for its owner alone
+	if err := os.Chmod(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	_, err := local.StartPostgres(t.Context(), local.PostgresConfig{Dir: filepath.Join(closed, "pg")})
-	var refused *local.FolderError
-	if !errors.As(err, &refused) {
-		t.Fatalf("error = %v, want a FolderError", err)
+	if refused, ok := errors.AsType[*local.FolderError](err); !ok || refused.Dir != closed {
+		t.Fatalf("error = %v, want a FolderError of %s", err, closed)
 	}
 }

@@ -49,7 +49,7 @@ func chownTree(dir string, to keeper.User) error {
 		if err != nil {
 			return err
 		}
-		return os.Lchown(path, int(to.UID), int(to.GID))
+		return os.Lchown(path, int(to.UID), int(to.GID)) //nolint:gosec // only we and that account get there
 	})
 	if err != nil {
 		return fmt.Errorf("giving %s to the account PostgreSQL runs as: %w", dir, err)

@@ -270,7 +270,7 @@ func (db *DB) Config() config.Postgres {
 	}
 	return config.Postgres{
 		Hosts:          []string{db.Host},
-		Port:           int32(db.Port), //nolint:gosec // a port fits
+		Port:           int32(db.Port),
 		Database:       db.Database,
 		Schema:         db.Schema,
 		CredentialsDir: dir,

@@ -72,7 +72,8 @@ type link struct {
 // Proxy starts a proxy to the server at upstream (host:port). It ends with the test.
 func Proxy(t testing.TB, upstream string) *Faulty {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	var config net.ListenConfig
+	ln, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listening for the proxy: %v", err)
 	}
@@ -202,7 +203,8 @@ func (p *Faulty) relisten() error {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	for {
-		ln, err := net.Listen("tcp", p.Addr())
+		var config net.ListenConfig
+		ln, err := config.Listen(ctx, "tcp", p.Addr())
 		if err == nil {
 			p.ln = ln
 			p.wg.Go(func() { p.accept(ln) })
@@ -233,7 +235,8 @@ func (p *Faulty) accept(ln net.Listener) {
 
 // serve connects to the server and moves bytes until one side ends.
 func (p *Faulty) serve(client *net.TCPConn) {
-	conn, err := net.Dial("tcp", p.upstream)
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(context.WithoutCancel(p.t.Context()), "tcp", p.upstream)
 	server, ok := conn.(*net.TCPConn)
 	if err != nil || !ok {
 		_ = client.SetLinger(0)

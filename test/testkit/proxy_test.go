@@ -96,9 +96,11 @@ func TestProxy(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(*testing.T, *testkit.Faulty){
 		"without a fault bytes pass": func(t *testing.T, p *testkit.Faulty) {
+			t.Helper()
 			mustEcho(t, dial(t, p), "hello")
 		},
 		"a delay holds each way back and then passes all on": func(t *testing.T, p *testkit.Faulty) {
+			t.Helper()
 			c := dial(t, p)
 			mustEcho(t, c, "hello")
 			p.Delay(silence)
@@ -109,6 +111,7 @@ func TestProxy(t *testing.T) {
 			}
 		},
 		"a cut resets connections and refuses new ones until resumed": func(t *testing.T, p *testkit.Faulty) {
+			t.Helper()
 			c := dial(t, p)
 			mustEcho(t, c, "hello")
 			p.Cut()
@@ -122,6 +125,7 @@ func TestProxy(t *testing.T) {
 			mustEcho(t, dial(t, p), "again")
 		},
 		"a swallowed request is never answered and its connection is reset at the end": func(t *testing.T, p *testkit.Faulty) {
+			t.Helper()
 			c := dial(t, p)
 			mustEcho(t, c, "hello")
 			p.Swallow(testkit.ToServer)
@@ -134,6 +138,7 @@ func TestProxy(t *testing.T) {
 			}
 		},
 		"answers are swallowed one way only": func(t *testing.T, p *testkit.Faulty) {
+			t.Helper()
 			c := dial(t, p)
 			p.Swallow(testkit.ToClient)
 			if got, err := c.say("lost", silence); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -141,6 +146,7 @@ func TestProxy(t *testing.T) {
 			}
 		},
 		"a half open connection is silent and goes on without loss": func(t *testing.T, p *testkit.Faulty) {
+			t.Helper()
 			c := dial(t, p)
 			mustEcho(t, c, "hello")
 			p.HalfOpen()
@@ -153,6 +159,7 @@ func TestProxy(t *testing.T) {
 			}
 		},
 		"a connection made while half open stays silent until resumed": func(t *testing.T, p *testkit.Faulty) {
+			t.Helper()
 			p.HalfOpen()
 			c := dial(t, p)
 			if got, err := c.say("held", silence); !errors.Is(err, os.ErrDeadlineExceeded) {

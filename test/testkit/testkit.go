@@ -21,8 +21,8 @@ const (
 	NATSVariable     = "POSTRIDER_TEST_NATS"     // a URL
 )
 
-// NotRun is what a test that cannot run here says, so that `make test` can count it.
-const NotRun = "NOT RUN: needs root"
+// notRun is what a test says that cannot run here.
+const notRun = "NOT RUN: needs root"
 
 // pollInterval is how often Eventually looks.
 const pollInterval = 5 * time.Millisecond
@@ -30,11 +30,15 @@ const pollInterval = 5 * time.Millisecond
 // cleanupTimeout bounds each step of cleaning up after a test.
 const cleanupTimeout = 20 * time.Second
 
-// NeedsRoot ends a test that only root can run. It is counted, not hidden: see NotRun.
+// NeedsRoot ends a test that only root can run. The name of such a test starts with TestAsRoot: `make test` leaves these
+// out where it is not root, and counts them in its last lines, so that none is hidden.
 func NeedsRoot(t testing.TB) {
 	t.Helper()
+	if !strings.HasPrefix(t.Name(), "TestAsRoot") {
+		t.Fatal("the name of a test that needs root starts with TestAsRoot")
+	}
 	if os.Geteuid() != 0 {
-		t.Skip(NotRun)
+		t.Skip(notRun)
 	}
 }
 
@@ -68,7 +72,7 @@ func SharedDir(t testing.TB) string {
 			t.Errorf("removing %s: %v", dir, err)
 		}
 	})
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatalf("opening %s to other users: %v", dir, err)
 	}
 	return dir

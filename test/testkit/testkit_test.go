@@ -12,8 +12,8 @@ func TestPostgres(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
 	db.Exec("CREATE TABLE here (n int)")
-	if got := testkit.Value[string](db, "SELECT schemaname::text FROM pg_tables WHERE tablename = 'here' AND schemaname = $1",
-		db.Schema); got != db.Schema {
+	const schemaSQL = "SELECT schemaname::text FROM pg_tables WHERE tablename = 'here' AND schemaname = $1"
+	if got := testkit.Value[string](db, schemaSQL, db.Schema); got != db.Schema {
 		t.Errorf("the table is in schema %q, want %q", got, db.Schema)
 	}
 	for setting, want := range map[string]string{"fsync": "on", "wal_level": "logical", "server_version": "17.6"} {

@@ -92,13 +92,23 @@ const pollInterval = 10 * time.Millisecond
 // logTailBytes bounds the output of the server that a report carries.
 const logTailBytes = 4 << 10
 
+// status is how the server ended.
+type status struct{ err error }
+
+func (s status) String() string {
+	if s.err == nil {
+		return "exit status 0"
+	}
+	return s.err.Error()
+}
+
 // child is the keeper's side: it owns the server.
 type child struct {
 	spec    Spec
 	out     *json.Encoder
 	server  *exec.Cmd
-	ended   chan error // holds one value when the server has ended
-	logFrom int64      // where the current server's output starts in the log
+	ended   chan status // holds one value when the server has ended
+	logFrom int64       // where the current server's output starts in the log
 }
 
 // keep is the keeper's whole life. It must run on the main goroutine, locked to its thread: the death signal of the
@@ -151,9 +161,9 @@ func (c *child) serve(requests <-chan request, terminate <-chan os.Signal) error
 			}
 			// A parent that is gone cannot read; the closed pipe ends the loop.
 			_ = c.out.Encode(rep)
-		case err := <-c.ended:
+		case s := <-c.ended:
 			c.server, c.ended = nil, nil
-			_ = c.out.Encode(report{Op: exited, Error: fmt.Sprint(err), Log: c.logTail()})
+			_ = c.out.Encode(report{Op: exited, Error: s.String(), Log: c.logTail()})
 		case <-terminate:
 			return c.stop()
 		}
@@ -190,9 +200,9 @@ func (c *child) start(requests <-chan request) error {
 	defer poll.Stop()
 	for {
 		select {
-		case err := <-c.ended:
+		case s := <-c.ended:
 			c.server, c.ended = nil, nil
-			return fmt.Errorf("the server ended before it was ready: %w", err)
+			return fmt.Errorf("the server ended before it was ready: %s", s)
 		case <-deadline.C:
 			return errors.Join(fmt.Errorf("the server was not ready within %s", c.spec.StartTimeout), c.kill())
 		case _, open := <-requests:
@@ -231,8 +241,8 @@ func (c *child) launch() error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the server: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan status, 1)
+	go func() { ended <- status{cmd.Wait()} }()
 	c.server, c.ended = cmd, ended
 	return nil
 }
@@ -264,7 +274,7 @@ func (c *child) kill() error {
 	if err := c.server.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("killing the server: %w", err)
 	}
-	<-c.ended
+	<-c.ended // it was killed: that is its status
 	c.server, c.ended = nil, nil
 	return nil
 }
@@ -280,7 +290,7 @@ func (c *child) stop() error {
 	deadline := time.NewTimer(c.spec.StopTimeout)
 	defer deadline.Stop()
 	select {
-	case <-c.ended:
+	case <-c.ended: // it was asked to: whatever its status is
 		c.server, c.ended = nil, nil
 		return nil
 	case <-deadline.C:

@@ -131,6 +131,10 @@ func TestKeeperStartThatFails(t *testing.T) {
 			script: `echo first; echo "the last words" >&2; exit 3`,
 			want:   []string{"ended before it was ready", "exit status 3", "the last words"},
 		},
+		"a server that ends without an error is not taken for a running one": {
+			script: `exit 0`,
+			want:   []string{"ended before it was ready: exit status 0"},
+		},
 		"a server that never gets ready is given up": {
 			script: sleepOn,
 			spoil:  func(s *keeper.Spec) { s.StartTimeout = 100 * time.Millisecond },

@@ -45,7 +45,7 @@ func Prepare(ctx context.Context, p Preparation, lock *os.File) error {
 		cmd.Path = p.Executable
 	}
 	cmd.SysProcAttr.Credential = p.RunAs.credential()
-	input, err := json.Marshal(p)
+	input, err := json.Marshal(p) //nolint:gosec // goes through a pipe to our own child
 	if err != nil {
 		return fmt.Errorf("writing down what to prepare: %w", err)
 	}
