@@ -134,6 +134,16 @@ const (
 	ReasonInUse = "InUse"
 )
 
+// Reasons of warnings.
+const (
+	// ReasonPlainText says that tls.mode is Insecure.
+	ReasonPlainText = "PlainText"
+	// ReasonTargetMayDiscard says that the stream drops old messages when it is full, consumed or not.
+	ReasonTargetMayDiscard = "TargetMayDiscard"
+	// ReasonFewReplicas says that the stream is kept on too few servers to outlive the loss of one.
+	ReasonFewReplicas = "FewReplicas"
+)
+
 // Reasons of workers and workloads.
 const (
 	// ReasonPaused says that runPolicy is Pause.
