@@ -61,7 +61,6 @@ func (l *lane) publishDue(ctx context.Context, now, deadline time.Time) {
 	rows := work.rows
 	work.rows, work.sending = nil, true
 	l.publish(ctx, now, deadline, rows, func(answered time.Time, b *batch) {
-		work.sending = false
 		if b != nil {
 			outage, _ := l.r.units.state(l.r.config().Unit)
 			v := judgeDue(b, work, l.unsure, outage == nil)
@@ -70,6 +69,7 @@ func (l *lane) publishDue(ctx context.Context, now, deadline time.Time) {
 			l.refuseDue(v.refused, v.gates)
 			l.postpone(v.postpone)
 		}
+		work.sending = false
 		l.finishDue(answered)
 	})
 }

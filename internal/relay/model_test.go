@@ -1,0 +1,406 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/relay"
+	"github.com/postrider/postrider/internal/retry"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// The model runs the real relay on a real PostgreSQL under everything that goes wrong: writers that commit late or roll
+// back, a broker that refuses, gives no answer or is not there, processes that are killed, and processes that stand
+// still until another has their shards and then go on. Afterwards every message must have arrived, the first time in
+// the order of its key, and nothing may be left behind.
+//
+// A mutation puts one named mistake into the relay's edges; then the model must find something wrong. Without that it
+// would prove nothing.
+
+// model is one run.
+type model struct {
+	*world
+	seed      uint64
+	keys      int
+	unordered bool
+	// mutate changes a process's store or broker; nil for the real rules.
+	mutate mutation
+
+	quiet  atomic.Bool // nothing goes wrong any more
+	judge  *orderJudge
+	counts struct{ crashes, freezes, rejects, unknowns, outages atomic.Int64 }
+}
+
+// orderJudge watches what arrives for the first time out of order.
+type orderJudge struct {
+	mu     sync.Mutex
+	seen   map[string]int64
+	ids    map[message.ID]int
+	wrong  []string
+	counts bool // versions of a key must arrive one after the other
+}
+
+func (j *orderJudge) arrived(m message.Message) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ids[m.ID]++
+	last := j.seen[m.OrderingKey]
+	if j.counts && m.AggregateVersion > last+1 {
+		j.wrong = append(j.wrong, fmt.Sprintf("%s: %d after %d", m.OrderingKey, m.AggregateVersion, last))
+	}
+	j.seen[m.OrderingKey] = max(last, m.AggregateVersion)
+}
+
+func (j *orderJudge) mistakes() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return append([]string(nil), j.wrong...)
+}
+
+// modelBroker is one process's client of the broker.
+type modelBroker struct {
+	m      *model
+	frozen *freezer
+
+	mu     sync.Mutex
+	random *rand.Rand
+}
+
+// Publish implements broker.Publisher with answers at random. A process that stands still has one message on the
+// wire: it arrives whenever that process goes on, whatever its deadline says by then.
+func (b *modelBroker) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
+	got := make([]broker.Confirmation, len(batch))
+	closed := make(map[string]bool)
+	down := !b.m.quiet.Load() && b.roll() < 0.01
+	if down {
+		b.m.counts.outages.Add(1)
+	}
+	for i, msg := range batch {
+		key := msg.OrderingKey
+		if b.m.unordered {
+			key = msg.ID.String()
+		}
+		onWire := b.frozen.wait(context.WithoutCancel(ctx))
+		switch {
+		case closed[key]:
+			got[i] = broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonNotSent}
+			continue
+		case down:
+			got[i] = unavailable
+		case ctx.Err() != nil && !onWire:
+			got[i] = unknown
+		default:
+			got[i] = b.one(msg)
+		}
+		closed[key] = got[i].Outcome != broker.Confirmed
+	}
+	return got
+}
+
+// one answers for one message.
+func (b *modelBroker) one(m message.Message) broker.Confirmation {
+	x := b.roll()
+	if b.m.quiet.Load() {
+		x = 0
+	}
+	switch {
+	case x < 0.80:
+		b.m.judge.arrived(m)
+		return broker.Confirmation{Outcome: broker.Confirmed, Position: "ORDERS@1"}
+	case x < 0.90:
+		b.m.counts.rejects.Add(1)
+		return rejected
+	case x < 0.94:
+		b.m.counts.rejects.Add(1)
+		return broker.Confirmation{Outcome: broker.Ambiguous, Reason: broker.ReasonPermissionDenied}
+	case x < 0.97: // it arrived, and the answer was lost
+		b.m.judge.arrived(m)
+		fallthrough
+	default:
+		b.m.counts.unknowns.Add(1)
+		return unknown
+	}
+}
+
+func (b *modelBroker) roll() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.random.Float64()
+}
+
+// freezer makes a process stand still at whatever it does next with the outside, as SIGSTOP does.
+type freezer struct {
+	mu   sync.Mutex
+	thaw chan struct{}
+}
+
+func (f *freezer) freeze() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.thaw = make(chan struct{})
+}
+
+func (f *freezer) release() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.thaw)
+	f.thaw = nil
+}
+
+// wait returns once the process may go on, and whether it stood still.
+func (f *freezer) wait(ctx context.Context) bool {
+	f.mu.Lock()
+	thaw := f.thaw
+	f.mu.Unlock()
+	if thaw == nil {
+		return false
+	}
+	select {
+	case <-thaw:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// member is one slot of the model: a process, its successors after crashes.
+type member struct {
+	m      *model
+	index  uint64
+	random *rand.Rand
+	frozen *freezer
+	p      *process
+}
+
+func (mb *member) start() {
+	m := mb.m
+	client := &modelBroker{m: m, frozen: mb.frozen, random: seeded(mb.random.Uint64())}
+	o := options{
+		config:    m.processConfig,
+		publisher: client,
+		wrap: func(s relay.Store) relay.Store {
+			if m.mutate.store != nil {
+				s = m.mutate.store(s)
+			}
+			return &frozenStore{Store: s, frozen: mb.frozen}
+		},
+	}
+	if m.mutate.broker != nil {
+		o.publisher = m.mutate.broker(client)
+	}
+	mb.p = m.process(o)
+	mb.p.run()
+}
+
+// live crashes and freezes the process now and then until ctx ends.
+func (mb *member) live(ctx context.Context) {
+	mb.start()
+	defer func() { // the frozen one must be able to end
+		mb.p.Crash()
+		<-mb.p.done
+	}()
+	for mb.pause(ctx, 200, 1000) {
+		if mb.m.quiet.Load() {
+			continue
+		}
+		if mb.random.Float64() < 0.3 {
+			mb.m.counts.freezes.Add(1)
+			mb.frozen.freeze()
+			mb.pause(ctx, 600, 1200) // the lease is over before the end
+			mb.frozen.release()
+			continue
+		}
+		mb.m.counts.crashes.Add(1)
+		mb.p.Crash()
+		<-mb.p.done
+		if !mb.pause(ctx, 1, 100) {
+			return
+		}
+		mb.start()
+	}
+}
+
+// pause waits for some milliseconds and says whether the model goes on.
+func (mb *member) pause(ctx context.Context, least, most int) bool {
+	return rest(ctx, mb.random, least, most)
+}
+
+func rest(ctx context.Context, random *rand.Rand, least, most int) bool {
+	timer := time.NewTimer(time.Duration(least+random.IntN(most-least+1)) * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (m *model) processConfig(c *relay.Config) {
+	c.Unordered = m.unordered
+	c.LeaseDuration, c.LeaseMargin = 600*time.Millisecond, 100*time.Millisecond
+	c.Batch = relay.Batch{
+		MaxMessages: 12, MaxBytes: 1 << 20, PollInterval: 5 * time.Millisecond, PublishTimeout: 300 * time.Millisecond,
+	}
+	c.Backoff = retry.Backoff{Initial: 3 * time.Millisecond, Max: 30 * time.Millisecond}
+}
+
+// writer writes transactions of several messages, late and rolled back ones among them, until ctx ends.
+func (m *model) writer(ctx context.Context, index uint64) {
+	random := seeded(m.seed*100 + index)
+	for rest(ctx, random, 0, 8) {
+		err := pgx.BeginTxFunc(m.t.Context(), m.Pool(), pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			return m.writeSome(tx, random)
+		})
+		if err != nil && !errors.Is(err, errRolledBack) && m.t.Context().Err() == nil {
+			m.t.Errorf("writer: %v", err)
+			return
+		}
+	}
+}
+
+var errRolledBack = errors.New("rolled back on purpose")
+
+func (m *model) writeSome(tx pgx.Tx, random *rand.Rand) error {
+	ctx := m.t.Context()
+	key := fmt.Sprintf("k%d", random.IntN(m.keys))
+	for range []int{1, 1, 3}[random.IntN(3)] {
+		inner := tx
+		savepoint := random.Float64() < 0.3
+		if savepoint {
+			var err error
+			if inner, err = tx.Begin(ctx); err != nil {
+				return err
+			}
+		}
+		if _, err := write(ctx, inner, key); err != nil {
+			return err
+		}
+		if savepoint && random.Float64() < 0.3 {
+			if err := inner.Rollback(ctx); err != nil {
+				return err
+			}
+		} else if savepoint {
+			if err := inner.Commit(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	if random.Float64() < 0.1 {
+		rest(ctx, random, 5, 25)
+	}
+	if random.Float64() < 0.05 {
+		return errRolledBack
+	}
+	return nil
+}
+
+// run lets everything happen for a while, then lets the relay come to rest. It returns what is wrong.
+func (m *model) run(trouble, settle time.Duration) []string {
+	m.t.Helper()
+	m.judge = &orderJudge{seen: make(map[string]int64), ids: make(map[message.ID]int), counts: !m.unordered}
+	ctx, cancel := context.WithCancel(m.t.Context())
+	defer cancel()
+	writing, stopWriting := context.WithTimeout(ctx, trouble)
+	defer stopWriting()
+	var writers, members sync.WaitGroup
+	for i := range uint64(4) {
+		writers.Go(func() { m.writer(writing, i) })
+	}
+	for i := range uint64(2) {
+		mb := &member{m: m, index: i, random: seeded(m.seed*1000 + i), frozen: &freezer{}}
+		members.Go(func() { mb.live(ctx) })
+	}
+	writers.Wait()
+	m.quiet.Store(true)
+	m.comeToRest(settle)
+	cancel()
+	members.Wait()
+	return m.wrong()
+}
+
+// comeToRest waits until nothing is left, or the time is over: what is left then is a mistake that wrong finds.
+func (m *model) comeToRest(within time.Duration) {
+	ctx, cancel := context.WithTimeout(m.t.Context(), within)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for testkit.Value[int64](m.DB, `SELECT (SELECT count(*) FROM message_outbox) + (SELECT count(*) FROM message_outbox_gate)`) > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// wrong compares what the broker has with what was committed.
+func (m *model) wrong() []string {
+	m.t.Helper()
+	wrong := m.judge.mistakes()
+	note := func(n int64, what string) {
+		if n != 0 {
+			wrong = append(wrong, fmt.Sprintf("%d %s", n, what))
+		}
+	}
+	note(m.left(), "rows left")
+	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_outbox_gate`), "gates left")
+	note(m.orphans(), "orphans")
+	note(testkit.Value[int64](m.DB, `SELECT count(*) - count(DISTINCT event_id) FROM message_outbox_published`),
+		"rows archived twice")
+	written := testkit.Value[int64](m.DB, `SELECT coalesce(sum(last), 0)::bigint FROM message_outbox_sequence`)
+	archived := testkit.Values[[16]byte](m.DB, `SELECT event_id FROM message_outbox_published`)
+	note(written-int64(len(archived))-m.left(), "rows neither waiting nor archived")
+	m.judge.mu.Lock()
+	defer m.judge.mu.Unlock()
+	missing, repeats := int64(0), 0
+	for _, id := range archived {
+		n := m.judge.ids[message.ID(id)]
+		if n == 0 {
+			missing++
+		}
+		repeats += max(n-1, 0)
+	}
+	note(missing, "archived messages that never arrived")
+	m.t.Logf("seed %d: %d messages, %d repeats, %d crashes, %d freezes, %d rejects, %d unknowns, %d outages; wrong: %v",
+		m.seed, written, repeats, m.counts.crashes.Load(), m.counts.freezes.Load(), m.counts.rejects.Load(),
+		m.counts.unknowns.Load(), m.counts.outages.Load(), wrong)
+	if written < 100 {
+		wrong = append(wrong, fmt.Sprintf("only %d messages: the model shows nothing", written))
+	}
+	return wrong
+}
+
+func TestModel(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		seed      uint64
+		unordered bool
+		options   []testkit.PostgresOption
+	}{
+		"per key, seed 1":                  {seed: 1},
+		"per key, seed 2":                  {seed: 2},
+		"per key, seed 3":                  {seed: 3},
+		"unordered":                        {seed: 4, unordered: true},
+		"per key, SERIALIZABLE by default": {seed: 5, options: []testkit.PostgresOption{testkit.Serializable()}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := &model{world: newWorld(t, 3, tc.options...), seed: tc.seed, keys: 9, unordered: tc.unordered}
+			for _, mistake := range m.run(6*time.Second, 20*time.Second) {
+				t.Error(mistake)
+			}
+		})
+	}
+}
