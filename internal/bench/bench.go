@@ -1,0 +1,107 @@
+// Package bench measures the product against the least that could do the same work, on the same machine, in the same
+// minute.
+//
+// It promises honest settings: a real PostgreSQL with fsync and synchronous commit, contestants in alternation, medians,
+// and the machine named beside the numbers. Only ratios of one run mean anything: machines differ by a factor of three,
+// and busy ones from minute to minute.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// DrainConfig says how the drain of an outbox is measured.
+type DrainConfig struct {
+	// Postgres is where the tables are made, in a schema of their own that is dropped at the end.
+	Postgres *pgxpool.Config
+	// Rows are drained in each run, of Keys ordering keys, with payloads of PayloadBytes.
+	Rows         int
+	Keys         int
+	PayloadBytes int
+	// Batch bounds the messages that are read and settled at once.
+	Batch int
+	// Runs is how often each contestant drains; the median counts.
+	Runs int
+	// Progress gets a line a run. Nil means none.
+	Progress io.Writer
+}
+
+// ErrInvalidConfig says that a DrainConfig asks for nothing that can be measured.
+var ErrInvalidConfig = errors.New("invalid bench config")
+
+// Validate refuses configurations that measure nothing.
+func (c DrainConfig) Validate() error {
+	switch {
+	case c.Postgres == nil:
+		return fmt.Errorf("%w: no database is given", ErrInvalidConfig)
+	case c.Rows < 1 || c.Keys < 1 || c.Batch < 1 || c.Runs < 1:
+		return fmt.Errorf("%w: rows, keys, batch and runs are 1 or more", ErrInvalidConfig)
+	case c.PayloadBytes < minPayload:
+		return fmt.Errorf("%w: payloads have %d bytes or more", ErrInvalidConfig, minPayload)
+	default:
+		return nil
+	}
+}
+
+// contestant is one way to drain an outbox.
+type contestant struct {
+	name string
+	what string
+	// drain moves all rows to the archive and returns how long that took, from the first read to the last settle.
+	drain func(ctx context.Context, t *table) (time.Duration, error)
+}
+
+// The contestants' names.
+const (
+	// Bare is the limit that the SQL sets: read by a cursor, settle by id, nothing else.
+	Bare = "bare"
+	// Floor is the fewest lines that keep the order: floor reads, gates looked at, settles fenced.
+	Floor = "floor"
+	// Relay is the product.
+	Relay = "relay"
+)
+
+// Drain lets the contestants drain the same rows in turn and compares them.
+func Drain(ctx context.Context, cfg DrainConfig) (Report, error) {
+	if err := cfg.Validate(); err != nil {
+		return Report{}, err
+	}
+	db, err := openTable(ctx, cfg)
+	if err != nil {
+		return Report{}, err
+	}
+	defer db.close(ctx)
+	report := Report{Rows: cfg.Rows, Batch: cfg.Batch, PayloadBytes: cfg.PayloadBytes, Keys: cfg.Keys}
+	if report.Machine, err = db.machine(ctx); err != nil {
+		return Report{}, err
+	}
+	contestants := []contestant{
+		{Bare, "the same SQL in a bare loop: a cursor, no lease, no gates", bareDrain},
+		{Floor, "a minimal loop that keeps order: floor reads, gates, fence", floorDrain},
+		{Relay, "the relay", relayDrain},
+	}
+	for _, c := range contestants {
+		report.Results = append(report.Results, Result{Name: c.name, What: c.what})
+	}
+	for run := range cfg.Runs {
+		for i, c := range contestants {
+			took, err := db.measure(ctx, c)
+			if err != nil {
+				return Report{}, fmt.Errorf("%s, run %d: %w", c.name, run+1, err)
+			}
+			rate := float64(cfg.Rows) / took.Seconds()
+			report.Results[i].Runs = append(report.Results[i].Runs, rate)
+			if cfg.Progress != nil {
+				fmt.Fprintf(cfg.Progress, "run %d of %d: %-5s %8.0f rows/s\n", run+1, cfg.Runs, c.name, rate)
+			}
+		}
+	}
+	report.complete()
+	return report, nil
+}

@@ -1,0 +1,91 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+)
+
+// Result is what one contestant reached.
+type Result struct {
+	Name string `json:"name"`
+	What string `json:"what"`
+	// Runs are rows per second, in the order measured; Median is theirs.
+	Runs   []float64 `json:"runs"`
+	Median float64   `json:"median"`
+	// OfBare is Median in parts of the bare loop's.
+	OfBare float64 `json:"ofBare"`
+}
+
+// Report is a comparison.
+type Report struct {
+	Machine      Machine  `json:"machine"`
+	Rows         int      `json:"rows"`
+	Keys         int      `json:"keys"`
+	PayloadBytes int      `json:"payloadBytes"`
+	Batch        int      `json:"batch"`
+	Results      []Result `json:"results"`
+}
+
+// complete computes medians and ratios.
+func (r *Report) complete() {
+	var bare float64
+	for i := range r.Results {
+		r.Results[i].Median = median(r.Results[i].Runs)
+		if r.Results[i].Name == Bare {
+			bare = r.Results[i].Median
+		}
+	}
+	for i := range r.Results {
+		r.Results[i].OfBare = r.Results[i].Median / bare
+	}
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}
+
+// Result returns what a contestant reached.
+func (r Report) Result(name string) (Result, bool) {
+	i := slices.IndexFunc(r.Results, func(r Result) bool { return r.Name == name })
+	if i < 0 {
+		return Result{}, false
+	}
+	return r.Results[i], true
+}
+
+// Print writes the comparison for people.
+func (r Report) Print(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(tw, "\trows/s\tof bare\tlowest\thighest\t\n")
+	for _, result := range r.Results {
+		fmt.Fprintf(tw, "%s\t%.0f\t%.0f %%\t%.0f\t%.0f\t  %s\n", result.Name, result.Median, 100*result.OfBare,
+			slices.Min(result.Runs), slices.Max(result.Runs), result.What)
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	_, err := fmt.Fprintf(w, "%d rows of %d bytes and %d keys, batches of %d, medians of %d\n%s\n",
+		r.Rows, r.PayloadBytes, r.Keys, r.Batch, len(r.Results[0].Runs), r.Machine)
+	if err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	return nil
+}
+
+// WriteJSON writes the comparison for machines.
+func (r Report) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	if err := e.Encode(r); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
