@@ -46,6 +46,7 @@ func run(args []string, log io.Writer) int {
 		_, _ = fmt.Fprintln(log, usage)
 		return exitUsage
 	}
+	parent := os.Getppid()
 	// Signals are caught before anything runs that would be left behind by them.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
@@ -55,7 +56,7 @@ func run(args []string, log io.Writer) int {
 		_, _ = fmt.Fprintf(log, "servers: %v\n", err)
 		return exitUsage
 	}
-	code, err := supervise(args[2:], s, signals, log)
+	code, err := supervise(args[2:], s, parent, signals, log)
 	if err != nil {
 		_, _ = fmt.Fprintf(log, "servers: %v\n", err)
 	}
@@ -140,7 +141,9 @@ func (s *servers) environment() []string {
 // supervise runs the command until it ends and returns its exit code. The first signal is passed on to the command and
 // its children; at the second they are killed. They are also told when our own parent has gone: `go run` and make do
 // not pass on every signal.
-func supervise(command []string, s *servers, signals <-chan os.Signal, log io.Writer) (int, error) {
+func supervise(
+	command []string, s *servers, parent int, signals <-chan os.Signal, log io.Writer,
+) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it is ended by signals
 	cmd.Env = s.environment()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -156,7 +159,6 @@ func supervise(command []string, s *servers, signals <-chan os.Signal, log io.Wr
 
 	orphaned := time.NewTicker(parentCheck)
 	defer orphaned.Stop()
-	parent := os.Getppid()
 	postgresLost, natsLost := s.postgres.Lost(), s.nats.Lost()
 	told := false
 	tell := func(sig syscall.Signal) {
