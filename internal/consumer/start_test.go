@@ -164,14 +164,14 @@ func TestABatchThatTakesTooLongIsCutSmaller(t *testing.T) {
 	s := newShop(t)
 	s.Exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $f$`)
 	s.Exec(`CREATE TRIGGER slow BEFORE INSERT ON effect FOR EACH ROW EXECUTE FUNCTION slowly()`)
-	// 200 statements of 50 ms each fit into no transaction of a second and five more, each alone does
-	w := s.start(func(o *options) { o.config.HandlerTimeout, o.config.Lanes = time.Second, 1 })
+	// 110 statements of 50 ms each fit into no transaction of a tenth of a second and five more, each alone does
+	w := s.start(func(o *options) { o.config.HandlerTimeout, o.config.Lanes = 100*time.Millisecond, 1 })
 	var events []event
-	for v := range int64(200) {
+	for v := range int64(110) {
 		events = append(events, ev("k", v+1))
 	}
 	s.publish(events...)
-	s.acked(200, w)
+	s.acked(110, w)
 	if got := w.metric("postrider_inbox_transaction_retries_total", "slow"); got < 1 {
 		t.Errorf("slow transactions = %v, want at least 1", got)
 	}

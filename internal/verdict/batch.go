@@ -2,7 +2,6 @@ package verdict
 
 import (
 	"bytes"
-	"cmp"
 	"slices"
 	"time"
 
@@ -101,8 +100,7 @@ func (b *Batch) Hashes() []Hash {
 // Got says that a key's row is locked and what it holds.
 func (b *Batch) Got(h Hash, k Key) { b.keys[h] = &track{Key: k, start: k} }
 
-// Candidates returns the places of the messages whose ids are to be put into the inbox, sorted by id, so that batches
-// that share ids wait for each other in one order.
+// Candidates returns the places of the messages whose ids are to be put into the inbox.
 func (b *Batch) Candidates() []int {
 	var c []int
 	for i, it := range b.items {
@@ -110,10 +108,6 @@ func (b *Batch) Candidates() []int {
 			c = append(c, i)
 		}
 	}
-	slices.SortFunc(c, func(x, y int) int {
-		a, z := b.items[x], b.items[y]
-		return cmp.Or(cmp.Compare(a.Source, z.Source), cmp.Compare(a.EventID, z.EventID))
-	})
 	return c
 }
 

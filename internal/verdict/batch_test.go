@@ -196,18 +196,6 @@ func TestMessagesOfAKeyThatIsNotLockedStayUndecided(t *testing.T) {
 	}
 }
 
-func TestCandidatesAreSortedByID(t *testing.T) {
-	t.Parallel()
-
-	a, b, c := item("b", 1), item("a", 2), item("a", 3)
-	c.Source = "another"
-	batch := verdict.NewBatch(verdict.Rules{}, []*verdict.Item{a, b, c})
-	batch.Got(verdict.Hash{1}, verdict.Key{State: verdict.Open})
-	if diff := cmp.Diff([]int{2, 1, 0}, batch.Candidates()); diff != "" {
-		t.Errorf("candidates differ (-want +got):\n%s", diff)
-	}
-}
-
 func TestDecideParked(t *testing.T) {
 	t.Parallel()
 

@@ -99,18 +99,6 @@ func admit(r message.Record, position string) *verdict.Item {
 	return it
 }
 
-// poison makes the message's statement fail with the given SQLSTATE until the table allow holds its id.
-func (in *inbox) poison(it *verdict.Item, state string) *verdict.Item {
-	it.Statement.SQL = fmt.Sprintf(`WITH x AS (SELECT fail(($1::text), '%s')) `, state) + insertEffect
-	return it
-}
-
-// withFail makes the function that poison uses.
-func (in *inbox) withFail() {
-	in.Exec(`CREATE FUNCTION fail(id text, state text) RETURNS void LANGUAGE plpgsql AS $f$
-		BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = state; END $f$`)
-}
-
 func job(rules verdict.Rules) verdict.Job {
 	return verdict.Job{
 		Rules: rules, HandlerTimeout: 10 * time.Second,
