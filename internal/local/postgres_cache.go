@@ -160,10 +160,9 @@ func runPreparation(
 	}
 	if err := keeper.Prepare(ctx, keeper.Preparation{
 		Version:    version,
-		Archive:    filepath.Join(scratch, "archive"),
 		Binaries:   made.programs(),
 		Data:       made.data(),
-		Runtime:    filepath.Join(scratch, "runtime"),
+		Scratch:    scratch,
 		Port:       uint32(port), //nolint:gosec // a port fits
 		Password:   password,
 		RunAs:      account,

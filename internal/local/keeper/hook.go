@@ -41,7 +41,7 @@ func runRole(role string) int {
 	case roleKeeper:
 		err = keep(os.Stdin, os.Stdout)
 	case rolePrepare:
-		err = prepare(os.Stdin, os.Stdout)
+		err = prepare(os.Stdin)
 	case roleNATS:
 		err = serveNATS(os.Args[1:])
 	default:

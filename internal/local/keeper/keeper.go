@@ -226,13 +226,15 @@ func (c *child) launch() error {
 	if c.logFrom, err = log.Seek(0, io.SeekEnd); err != nil {
 		return fmt.Errorf("finding the end of the server's log: %w", err)
 	}
-	name := c.spec.Command
+	name, shown := c.spec.Command, c.spec.Command
 	if name == Self {
+		shown = "postrider-server"
 		if name, err = selfPath(); err != nil {
 			return err
 		}
 	}
 	cmd := exec.Command(name, c.spec.Args...) //nolint:gosec,noctx // the parent names it; it ends by request
+	cmd.Args[0] = shown
 	cmd.Env = append(os.Environ(), c.spec.Env...)
 	cmd.Dir = c.spec.Dir
 	cmd.Stdout, cmd.Stderr = log, log

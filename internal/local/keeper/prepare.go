@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -21,10 +22,9 @@ const lockDescriptor = 3
 // Preparation says which PostgreSQL to fetch and where to put it.
 type Preparation struct {
 	Version  string `json:"version"`
-	Archive  string `json:"archive"`  // the folder of the fetched archive
 	Binaries string `json:"binaries"` // where bin, lib and share go
 	Data     string `json:"data"`     // a fresh data folder, made and shut down cleanly
-	Runtime  string `json:"runtime"`  // scratch
+	Scratch  string `json:"scratch"`  // the folder for what is needed on the way
 	Port     uint32 `json:"port"`     // a free one, used for a moment
 	Password string `json:"password"` // of the superuser "postgres" in Data
 
@@ -45,13 +45,14 @@ func Prepare(ctx context.Context, p Preparation, lock *os.File) error {
 		cmd.Path = p.Executable
 	}
 	cmd.SysProcAttr.Credential = p.RunAs.credential()
-	input, err := json.Marshal(p) //nolint:gosec // goes through a pipe to our own child
+	cmd.Env = append(cmd.Env, "TMPDIR="+p.Scratch) // the library leaves files behind
+	input, err := json.Marshal(p)                  //nolint:gosec // goes through a pipe to our own child
 	if err != nil {
 		return fmt.Errorf("writing down what to prepare: %w", err)
 	}
-	var output bytes.Buffer
+	var complaint bytes.Buffer
 	cmd.Stdin = bytes.NewReader(input)
-	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.Stderr = &complaint
 	cmd.ExtraFiles = []*os.File{lock}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting a child: %w", err)
@@ -61,7 +62,7 @@ func Prepare(ctx context.Context, p Preparation, lock *os.File) error {
 	select {
 	case err := <-ended:
 		if err != nil {
-			return errors.New(strings.TrimSpace(output.String()))
+			return errors.New(strings.TrimSpace(complaint.String()))
 		}
 		return nil
 	case <-ctx.Done():
@@ -71,7 +72,7 @@ func Prepare(ctx context.Context, p Preparation, lock *os.File) error {
 }
 
 // prepare is the child's side of Prepare.
-func prepare(in io.Reader, log io.Writer) error {
+func prepare(in io.Reader) error {
 	syscall.CloseOnExec(lockDescriptor) // the server must not hold the lock
 	var p Preparation
 	if err := json.NewDecoder(in).Decode(&p); err != nil {
@@ -79,9 +80,9 @@ func prepare(in io.Reader, log io.Writer) error {
 	}
 	db := embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
 		Version(embeddedpostgres.PostgresVersion(p.Version)).
-		CachePath(p.Archive).
+		CachePath(filepath.Join(p.Scratch, "archive")).
 		BinariesPath(p.Binaries).
-		RuntimePath(p.Runtime).
+		RuntimePath(filepath.Join(p.Scratch, "runtime")).
 		DataPath(p.Data).
 		Port(p.Port).
 		Password(p.Password).
@@ -89,7 +90,7 @@ func prepare(in io.Reader, log io.Writer) error {
 		Encoding("UTF8").
 		StartParameters(map[string]string{"listen_addresses": "127.0.0.1", "unix_socket_directories": ""}).
 		StartTimeout(time.Minute).
-		Logger(log))
+		Logger(io.Discard)) // its errors hold what matters
 	if err := db.Start(); err != nil {
 		return err
 	}
