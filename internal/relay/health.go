@@ -39,6 +39,7 @@ func (h *health) failed(doing string, p problem) bool {
 	defer h.mu.Unlock()
 	before, known := h.problems[doing]
 	h.problems[doing] = p
+	h.worked = h.worked || p.condition != conditionDatabase // a database that complains is there
 	return !known || before.condition != p.condition || before.reason != p.reason
 }
 

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +86,7 @@ type options struct {
 	relay     string // its name
 	log       *slog.Logger
 	pool      *pgxpool.Pool
+	watchdog  relay.Watchdog
 }
 
 // process makes a relay process without starting it.
@@ -118,7 +120,7 @@ func (w *world) process(o options) *process {
 	if o.wrap != nil {
 		store = o.wrap(store)
 	}
-	p.Relay, err = relay.New(p.cfg, store, o.publisher, relay.NewMetrics(prometheus.NewRegistry()), o.log, nil)
+	p.Relay, err = relay.New(p.cfg, store, o.publisher, relay.NewMetrics(prometheus.NewRegistry()), o.log, o.watchdog)
 	if err != nil {
 		w.t.Fatalf("make a relay: %v", err)
 	}
@@ -180,6 +182,62 @@ func (p *process) held() []int16 {
 	return r.HeldShards
 }
 
+// condition returns a condition's status, reason and message, or "" where it is not reported.
+func (p *process) condition(name string) string {
+	_, conditions := p.Report(p.w.t.Context())
+	for _, c := range conditions {
+		if c.Type == name {
+			return c.Status + " " + c.Reason + " " + c.Message
+		}
+	}
+	return ""
+}
+
+// poolAt returns a pool that reaches the database through another address.
+func (w *world) poolAt(host string, port int) *pgxpool.Pool {
+	w.t.Helper()
+	pool, err := pgxpool.New(w.t.Context(), w.URLAt(host, port))
+	if err != nil {
+		w.t.Fatalf("make a pool: %v", err)
+	}
+	w.t.Cleanup(pool.Close)
+	return pool
+}
+
+// dog is a watchdog that can be asked.
+type dog struct {
+	mu  sync.Mutex
+	due map[string]time.Time
+}
+
+func newDog() *dog { return &dog{due: make(map[string]time.Time)} }
+
+func (d *dog) Step(loop string, within time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.due[loop] = time.Now().Add(within)
+}
+
+func (d *dog) Done(loop string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.due, loop)
+}
+
+// overdue says that a loop's step is late by more than the scheduler explains.
+func (d *dog) overdue(loop string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	due, known := d.due[loop]
+	return known && time.Since(due) > time.Second
+}
+
+func (d *dog) loops() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.due))
+}
+
 // writeSQL writes one message as every writer of ours does: the sequence row of the key serialises its writers.
 const writeSQL = `
 WITH s AS (
@@ -233,7 +291,10 @@ func (w *world) awaitEmpty() {
 // awaitSQL waits until a condition holds in the database.
 func (w *world) awaitSQL(what, condition string, args ...any) {
 	w.t.Helper()
-	testkit.Eventually(w.t, patience, what, func() bool { return testkit.Value[bool](w.DB, "SELECT "+condition, args...) })
+	testkit.Eventually(w.t, patience, what, func() bool {
+		is := testkit.Value[*bool](w.DB, "SELECT "+condition, args...)
+		return is != nil && *is // NULL is what an aggregate over no rows gives
+	})
 }
 
 // orphans counts held rows without a gate: nothing would ever send them.
@@ -247,10 +308,9 @@ func (w *world) orphans() int64 {
 type ledger struct {
 	mu sync.Mutex
 	// answer decides about one message; nil confirms all. delivered says whether the broker keeps the message.
-	answer  func(m message.Message) (c broker.Confirmation, delivered bool)
-	kept    []message.Message
-	batches [][]message.Message
-	inside  atomic.Int64
+	answer func(m message.Message) (c broker.Confirmation, delivered bool)
+	kept   []message.Message
+	calls  int
 }
 
 func newLedger() *ledger { return &ledger{} }
@@ -266,7 +326,7 @@ func (l *ledger) script(answer func(m message.Message) (broker.Confirmation, boo
 func (l *ledger) Publish(_ context.Context, batch []message.Message) []broker.Confirmation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.batches = append(l.batches, batch)
+	l.calls++
 	got := make([]broker.Confirmation, len(batch))
 	closed := make(map[string]bool)
 	for i, m := range batch {
@@ -302,6 +362,13 @@ func (l *ledger) versions(key string) []int64 {
 		}
 	}
 	return out
+}
+
+// publishes returns how often the broker was given a batch.
+func (l *ledger) publishes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls
 }
 
 func (l *ledger) count() int {

@@ -1,0 +1,324 @@
+package relay
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/shard"
+)
+
+// bounds are those of every claim of these tests.
+var bounds = Batch{MaxMessages: 10, MaxBytes: 1000}
+
+// row is a row of a key; its id is made of its position.
+func row(key string, at message.Position) shard.Row {
+	return shard.Row{Message: message.Message{
+		Position: at, ID: message.ID{15: byte(at)}, OrderingKey: key, AggregateVersion: int64(at), Source: "shop",
+		Payload: []byte("{}"), Size: 2,
+	}}
+}
+
+func rows(of ...shard.Row) []shard.Row { return of }
+
+func at(of []shard.Row) []message.Position {
+	var out []message.Position
+	for _, r := range of {
+		out = append(out, r.Position)
+	}
+	return out
+}
+
+// read lets the memory claim rows at once, as if nothing else happened meanwhile.
+func (m *memory) read1(t *testing.T, xmin uint64, of ...shard.Row) taken {
+	t.Helper()
+	w := m.begin(bounds, false)
+	return m.take(shard.Claim{Xmin: xmin, Below: m.below(w), Rows: of}, lateRows{}, bounds.MaxMessages)
+}
+
+// below returns the rows in hand inside of the window, as a claim shows them.
+func (m *memory) below(w shard.Window) []message.Position {
+	var out []message.Position
+	for p := range m.inHand {
+		if p > w.Floor && p <= w.Read {
+			out = append(out, p)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestTheFloorRisesOnlyWhenNothingCanAppearBelowIt(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]struct {
+		claim shard.Claim
+		want  message.Position
+	}{
+		"every writer from before the settle has ended": {shard.Claim{Xmin: 101}, 3},
+		"a writer from before the settle may still run": {shard.Claim{Xmin: 100}, 0},
+		"the claim stopped below what had been read": {
+			shard.Claim{Xmin: 101, Below: []message.Position{3}, BelowCut: true}, 3,
+		},
+		"the claim stopped at what had been read": {
+			shard.Claim{Xmin: 101, Below: []message.Position{2}, BelowCut: true}, 0,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemory(false)
+			m.read1(t, 90, row("a", 1), row("b", 2), row("c", 3))
+			m.settled(rows(row("a", 1)), 100, 3)
+			m.begin(bounds, false)
+			m.take(tc.claim, lateRows{}, bounds.MaxMessages)
+			if m.floor != tc.want {
+				t.Errorf("floor = %d, want %d", m.floor, tc.want)
+			}
+		})
+	}
+}
+
+// A claim that was sent before the settle ended may have a snapshot from before whatever the note stands for.
+func TestOnlyAClaimSentAfterTheNoteRaisesTheFloor(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 1), row("b", 2))
+	m.begin(bounds, false)
+	m.settled(rows(row("a", 1)), 100, 2)
+	m.take(shard.Claim{Xmin: 200}, lateRows{}, bounds.MaxMessages)
+	if m.floor != 0 {
+		t.Fatalf("floor = %d after a claim from before the note", m.floor)
+	}
+	m.read1(t, 200)
+	if m.floor != 2 {
+		t.Errorf("floor = %d after a claim from after the note, want 2", m.floor)
+	}
+}
+
+func TestOneNoteAtATime(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 1), row("b", 2), row("c", 3))
+	m.settled(rows(row("a", 1)), 100, 2)
+	m.settled(rows(row("b", 2)), 110, 3)
+	m.read1(t, 105)
+	if m.floor != 2 {
+		t.Errorf("floor = %d, want that of the first note: one that is replaced all the time never serves", m.floor)
+	}
+}
+
+func TestARowThatIsGivenBackPutsTheFloorBelowItself(t *testing.T) {
+	t.Parallel()
+
+	cases := map[string]func(*memory){
+		"a forgotten row":              func(m *memory) { m.forget(rows(row("c", 3))) },
+		"a row that was set free":      func(m *memory) { m.opened("c", 3) },
+		"a statement nobody knows of":  func(m *memory) { m.distrust() },
+		"a row of a key that changed":  func(m *memory) { m.claimOf(row("c", 3)) },
+		"a row of a key that changes":  func(m *memory) { m.change([]string{"c"}); m.claimOf(row("c", 3)) },
+		"a key that changed back then": func(m *memory) { m.change([]string{"c"}); m.unchange([]string{"c"}); m.claimLate(row("c", 3)) },
+	}
+	for name, giveBack := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemory(false)
+			m.read1(t, 90, row("a", 1), row("b", 2), row("c", 3), row("d", 4), row("e", 5))
+			m.settled(rows(row("a", 1), row("b", 2)), 100, 5)
+			m.read1(t, 101)
+			if m.floor != 5 {
+				t.Fatalf("floor = %d, want 5", m.floor)
+			}
+			m.settled(rows(row("d", 4)), 110, 5)
+			giveBack(m)
+			if m.floor > 2 {
+				t.Errorf("floor = %d, want it below 3", m.floor)
+			}
+			if m.note.reach >= 3 {
+				t.Errorf("the note would raise the floor over the row to %d", m.note.reach)
+			}
+		})
+	}
+}
+
+// claimOf lets a key change while a claim is under way that shows a row of it.
+func (m *memory) claimOf(r shard.Row) {
+	delete(m.inHand, r.Position)
+	m.begin(bounds, false)
+	m.changed[r.OrderingKey] = struct{}{}
+	m.take(shard.Claim{Xmin: 1}, lateRows{rows: rows(r)}, bounds.MaxMessages)
+}
+
+// claimLate is a claim that was sent before its key changed.
+func (m *memory) claimLate(r shard.Row) {
+	delete(m.inHand, r.Position)
+	m.claimNote = m.note
+	m.take(shard.Claim{Xmin: 1}, lateRows{rows: rows(r)}, bounds.MaxMessages)
+}
+
+func TestANoteMadeBeforeARowWasGivenBackNeverRaisesTheFloorOverIt(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 1), row("b", 2), row("c", 3))
+	m.settled(rows(row("a", 1)), 100, 3)
+	m.begin(bounds, false) // holds the note
+	m.forget(rows(row("b", 2)))
+	got := m.take(shard.Claim{Xmin: 101, Below: []message.Position{3}}, lateRows{rows: rows(row("b", 2))}, bounds.MaxMessages)
+	if m.floor >= 2 {
+		t.Errorf("floor = %d, above the forgotten row", m.floor)
+	}
+	if len(got.ready) != 0 || !got.more {
+		t.Errorf("took %v, more %v; a key that changed is read again", at(got.ready), got.more)
+	}
+	if got = m.take(shard.Claim{Xmin: 1, Below: m.below(m.begin(bounds, false))}, lateRows{rows: rows(row("b", 2))}, 10); !slices.Equal(at(got.ready), []message.Position{2}) {
+		t.Errorf("took %v next, want the forgotten row", at(got.ready))
+	}
+}
+
+func TestLateRowsAreThoseTheLaneDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 2), row("b", 4), row("c", 6), row("d", 8))
+	m.settled(rows(row("a", 2)), 100, 8)
+	m.begin(bounds, false)
+	m.settled(rows(row("b", 4)), 110, 8) // while the claim is under way: it may show the row or not
+	m.held(&shard.Row{Message: message.Message{Position: 6}})
+	m.forget(rows(row("d", 8)))
+	got := m.late(shard.Claim{Below: []message.Position{1, 4, 5, 6, 8}})
+	if diff := cmp.Diff([]message.Position{1, 5, 8}, got); diff != "" {
+		t.Errorf("late (-want +got):\n%s", diff)
+	}
+	m.begin(bounds, false)
+	if diff := cmp.Diff([]message.Position{4, 6}, m.late(shard.Claim{Below: []message.Position{4, 6}})); diff != "" {
+		t.Errorf("a row that appears in a claim sent after it left is back (-want +got):\n%s", diff)
+	}
+}
+
+func TestAClaimIsTakenAsAPrefix(t *testing.T) {
+	t.Parallel()
+	late := lateRows{rows: rows(row("a", 3), row("b", 5))}
+	above := rows(row("a", 11), row("c", 12))
+
+	cases := map[string]struct {
+		claim shard.Claim
+		late  lateRows
+		most  int
+		want  []message.Position
+		more  bool
+	}{
+		"everything is taken": {
+			claim: shard.Claim{Rows: above}, late: late, most: 10, want: []message.Position{3, 5, 11, 12},
+		},
+		"more rows above than the batch holds": {
+			claim: shard.Claim{Rows: above, Cut: true}, late: late, most: 10, want: []message.Position{3, 5, 11, 12}, more: true,
+		},
+		"late rows that were not all fetched keep what is above out": {
+			claim: shard.Claim{Rows: above}, late: lateRows{rows: late.rows, cutAt: 5}, most: 10,
+			want: []message.Position{3, 5}, more: true,
+		},
+		"positions that were not all told keep what is above out": {
+			claim: shard.Claim{Rows: above, Below: []message.Position{3, 5, 7}, BelowCut: true}, late: late, most: 10,
+			want: []message.Position{3, 5}, more: true,
+		},
+		"the batch bound counts late rows": {
+			claim: shard.Claim{Rows: above}, late: late, most: 3, want: []message.Position{3, 5, 11}, more: true,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemory(false)
+			m.read1(t, 90, row("z", 10))
+			m.begin(bounds, false)
+			got := m.take(tc.claim, tc.late, tc.most)
+			if diff := cmp.Diff(tc.want, at(got.ready)); diff != "" {
+				t.Errorf("ready (-want +got):\n%s", diff)
+			}
+			if got.more != tc.more {
+				t.Errorf("more = %v, want %v", got.more, tc.more)
+			}
+		})
+	}
+}
+
+func TestRowsOfGatedKeysAreSetApart(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	gated := row("a", 1)
+	gated.Gated = true
+	got := m.read1(t, 90, gated, row("b", 2))
+	if !slices.Equal(at(got.gated), []message.Position{1}) || !slices.Equal(at(got.ready), []message.Position{2}) {
+		t.Errorf("gated %v, ready %v", at(got.gated), at(got.ready))
+	}
+}
+
+func TestAGateWriteUnderWayKeepsItsKeyOutOfEveryClaim(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.change([]string{"a"})
+	if got := m.read1(t, 90, row("a", 1), row("b", 2)); !slices.Equal(at(got.ready), []message.Position{2}) {
+		t.Errorf("ready = %v, want only the other key", at(got.ready))
+	}
+	m.unchange([]string{"a"})
+	w := m.begin(bounds, false)
+	if w.Floor >= 1 {
+		t.Errorf("floor = %d, above the row that was left out", w.Floor)
+	}
+}
+
+func TestUnorderedRowsStandForThemselves(t *testing.T) {
+	t.Parallel()
+	m := newMemory(true)
+	a, b := row("same", 1), row("same", 2)
+	m.change([]string{a.ID.String()})
+	if got := m.read1(t, 90, a, b); !slices.Equal(at(got.ready), []message.Position{2}) {
+		t.Errorf("ready = %v, want the neighbour of the row that changes", at(got.ready))
+	}
+}
+
+func TestWhatWasReadIsForgottenWithTheLastRowInHand(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 1), row("b", 2))
+	m.forget(rows(row("a", 1)))
+	if m.read != 2 {
+		t.Errorf("read = %d while a row is in hand, want 2", m.read)
+	}
+	m.forget(rows(row("b", 2)))
+	if m.read != m.floor {
+		t.Errorf("read = %d, floor = %d: after an outage whole rows are read, not one by one", m.read, m.floor)
+	}
+}
+
+func TestARescanStartsAtTheVeryStart(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 1))
+	m.settled(rows(row("a", 1)), 100, 1)
+	m.read1(t, 101)
+	if w := m.begin(bounds, true); w.Floor != 0 || w.Read != 1 {
+		t.Errorf("window = %+v, want one from 0", w)
+	}
+}
+
+func TestRowsBelowWhatWasSentOfTheirKeyAreCounted(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 5), row("b", 6))
+	m.settled(rows(row("a", 5), row("b", 6)), 100, 6)
+	m.begin(bounds, false)
+	unordered := row("b", 3)
+	unordered.AggregateVersion = 0
+	got := m.take(shard.Claim{}, lateRows{rows: rows(row("a", 2), unordered, row("c", 4))}, 10)
+	if got.reordered != 1 {
+		t.Errorf("reordered = %d, want 1: the ordered row below a sent one of its key", got.reordered)
+	}
+	for i := range 3 * maxSentKeys {
+		m.sent.add(&shard.Row{Message: message.Message{OrderingKey: string(rune(i + 1000)), Position: 9, AggregateVersion: 1}})
+	}
+	if n := len(m.sent.young) + len(m.sent.old); n > 2*maxSentKeys {
+		t.Errorf("%d keys are remembered, want at most %d", n, 2*maxSentKeys)
+	}
+}
