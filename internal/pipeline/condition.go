@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/statusz"
 )
 
@@ -27,6 +29,7 @@ const (
 	reasonInUse         = "InUse"
 	reasonSecretMissing = "SecretNotFound"
 
+	reasonOverPrivileged = "OverPrivilegedRole"
 	reasonSchemaOutdated = "SchemaOutdated"
 	reasonSchemaTooNew   = "SchemaTooNew"
 )
@@ -50,6 +53,25 @@ func setCondition(r *statusz.Report, c statusz.Condition) {
 		return
 	}
 	r.Conditions[i] = c
+}
+
+// adopt takes a condition of a part over, in the words of the API.
+func adopt(r *statusz.Report, c statusz.Condition) {
+	switch {
+	case c.Status == statusUnknown:
+		c.Reason = reasonStarting
+	case c.Status == statusTrue && c.Type == schemaReady:
+		c.Reason = reasonSchemaCurrent
+	case c.Status == statusTrue && (c.Type == tableInUse || c.Type == consumerNameInUse):
+		c.Reason = reasonInUse
+	case c.Status == statusTrue && (c.Type == databaseReachable || c.Type == brokerReachable || c.Type == sourceReachable):
+		c.Reason = reasonReachable
+	case c.Type == databaseReachable:
+		c.Reason = databaseReason(postgres.Reason(c.Reason))
+	case c.Reason == string(broker.ReasonNoCredentials):
+		c.Reason = reasonSecretMissing
+	}
+	setCondition(r, condition(c.Type, c.Status, c.Reason, c.Message))
 }
 
 // trouble is why no part runs: what is known of the conditions, and the cause.

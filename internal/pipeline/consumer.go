@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/consumer"
@@ -24,9 +23,6 @@ import (
 
 // finishPeriod is how often the finished position is noted, from which a durable that the broker lost is made again.
 const finishPeriod = 10 * time.Second
-
-// checkPeriod is how often the broker's topology is looked at for warnings.
-const checkPeriod = time.Minute
 
 // Consumer is a running consumer, built from its config.
 type Consumer struct{ *supervisor[config.Consumer] }
@@ -140,7 +136,7 @@ type consumerPart struct {
 	store    *inboxdb.Store
 	loop     *consumer.Consumer
 	log      *slog.Logger
-	warnings warnings
+	origin   lookout
 	within   bound
 }
 
@@ -208,7 +204,7 @@ func (p *consumerPart) Run(ctx context.Context) error {
 	defer beside.Wait()
 	defer stop() // before Wait
 	beside.Go(func() { p.noteFinished(ctx) })
-	beside.Go(func() { p.warnings.follow(ctx, p.log, p.receiver.Check) })
+	beside.Go(func() { p.origin.follow(ctx, p.log, p.receiver.Check) })
 	return p.loop.Run(ctx)
 }
 
@@ -245,14 +241,17 @@ func (p *consumerPart) Reconfigure(cfg config.Consumer) bool {
 	return true
 }
 
+// Refresh implements part. Database and broker read the files at each connect, and both connect again soon.
+func (*consumerPart) Refresh() {}
+
 // Report implements part.
 func (p *consumerPart) Report(ctx context.Context, r *statusz.Report) {
 	seen, conditions := p.loop.Report(ctx)
 	r.Consumer = &seen
 	for _, c := range conditions {
-		setCondition(r, condition(c.Type, c.Status, c.Reason, c.Message))
+		adopt(r, c)
 	}
-	warn(r, p.warnings.last())
+	warn(r, p.origin.warnings())
 }
 
 // Kill implements part.
@@ -271,44 +270,5 @@ func (p *consumerPart) Close() {
 	}
 	if p.pool != nil {
 		p.pool.Close()
-	}
-}
-
-// warnings are what was last seen of the broker's topology.
-type warnings struct {
-	mu   sync.Mutex
-	seen []broker.Warning
-}
-
-func (w *warnings) last() []broker.Warning {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.seen
-}
-
-// follow looks from time to time and logs what is new.
-func (w *warnings) follow(ctx context.Context, log *slog.Logger, check func(context.Context) ([]broker.Warning, error)) {
-	told := make(map[broker.WarningReason]bool)
-	pause := time.Second // the first look comes soon: the connection is being made
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-		found, err := check(ctx)
-		if err != nil && found == nil {
-			continue // the loop tells what is wrong
-		}
-		pause = checkPeriod
-		w.mu.Lock()
-		w.seen = found
-		w.mu.Unlock()
-		for _, f := range found {
-			if !told[f.Reason] {
-				told[f.Reason] = true
-				log.WarnContext(ctx, "The broker may hurt later", "reason", f.Reason, "detail", f.Detail)
-			}
-		}
 	}
 }

@@ -6,6 +6,8 @@
 // config which the running part cannot take over gets a new part in its place. It moves nothing itself.
 package pipeline
 
+//go:generate go test . -run ^TestDocsListEveryMetric$ -update
+
 import (
 	"fmt"
 	"log/slog"

@@ -32,6 +32,8 @@ type part[C any] interface {
 	Run(ctx context.Context) error
 	// Reconfigure takes a changed config over live, or returns false: it takes a new part.
 	Reconfigure(cfg C) bool
+	// Refresh says that Secret files changed.
+	Refresh()
 	// Report fills in what it knows.
 	Report(ctx context.Context, r *statusz.Report)
 	// Kill cuts every connection: nothing is settled, released or acknowledged any more.
@@ -262,8 +264,15 @@ func (s *supervisor[C]) Reconfigure(cfg C) error {
 	return nil
 }
 
-// Refresh says that what a build may wait for has changed.
-func (s *supervisor[C]) Refresh() { s.nudge() }
+// Refresh says that Secret files changed: what waits for them tries again now.
+func (s *supervisor[C]) Refresh() {
+	s.nudge()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.part != nil {
+		s.part.Refresh()
+	}
+}
 
 func (s *supervisor[C]) nudge() {
 	select {

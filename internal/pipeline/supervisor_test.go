@@ -108,6 +108,8 @@ func (p *piece) Reconfigure(next plan) bool {
 	return true
 }
 
+func (*piece) Refresh() {}
+
 func (p *piece) Report(_ context.Context, r *statusz.Report) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,7 +56,7 @@ func databaseReason(r postgres.Reason) string {
 	case postgres.ReasonUnreachable, postgres.ReasonAddressRefused, postgres.ReasonConnectionLost:
 		return string(postgres.ReasonUnreachable)
 	case postgres.ReasonTLSFailed, postgres.ReasonAuthFailed, postgres.ReasonDatabaseMissing,
-		postgres.ReasonReadOnly, postgres.ReasonNoAnswer:
+		postgres.ReasonPermissionDenied, postgres.ReasonReadOnly, postgres.ReasonNoAnswer, reasonOverPrivileged:
 		return string(r)
 	case postgres.ReasonCredentialsInvalid:
 		return reasonSecretMissing

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/statusz"
 )
 
 func TestAnErrorOfTheDatabaseIsToldByTheRightCondition(t *testing.T) {
@@ -83,6 +84,58 @@ func TestAnErrorOfTheBrokerIsToldInItsOwnWords(t *testing.T) {
 			c := brokerCondition(brokerReachable, tc.err)
 			if got := c.Status + " " + c.Reason; got != tc.want || c.Message != tc.message || c.Type != brokerReachable {
 				t.Errorf("condition = %+v, want %s: %s", c, tc.want, tc.message)
+			}
+		})
+	}
+}
+
+func TestAPartsConditionsAreToldInTheWordsOfTheAPI(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct{ from, want statusz.Condition }{
+		"a database that works": {
+			statusz.Condition{Type: databaseReachable, Status: statusTrue, Reason: "Working"},
+			statusz.Condition{Type: databaseReachable, Status: statusTrue, Reason: "Reachable"},
+		},
+		"tables that are right": {
+			statusz.Condition{Type: schemaReady, Status: statusTrue, Reason: "Working"},
+			statusz.Condition{Type: schemaReady, Status: statusTrue, Reason: "SchemaCurrent"},
+		},
+		"what nobody knows yet": {
+			statusz.Condition{Type: brokerReachable, Status: statusUnknown, Reason: "NotTried"},
+			statusz.Condition{Type: brokerReachable, Status: statusUnknown, Reason: "Starting"},
+		},
+		"a table of another relay": {
+			statusz.Condition{Type: tableInUse, Status: statusTrue, Reason: "OwnedByOther", Message: "stop it"},
+			statusz.Condition{Type: tableInUse, Status: statusTrue, Reason: "InUse", Message: "stop it"},
+		},
+		"a full disk": {
+			statusz.Condition{Type: databaseReachable, Status: statusFalse, Reason: "DiskFull"},
+			statusz.Condition{Type: databaseReachable, Status: statusFalse, Reason: "DatabaseFull"},
+		},
+		"a password that does not work": {
+			statusz.Condition{Type: databaseReachable, Status: statusFalse, Reason: "AuthFailed"},
+			statusz.Condition{Type: databaseReachable, Status: statusFalse, Reason: "AuthFailed"},
+		},
+		"a role that may do too much": {
+			statusz.Condition{Type: databaseReachable, Status: statusFalse, Reason: "OverPrivilegedRole"},
+			statusz.Condition{Type: databaseReachable, Status: statusFalse, Reason: "OverPrivilegedRole"},
+		},
+		"a Secret of the broker that is missing": {
+			statusz.Condition{Type: sourceReachable, Status: statusFalse, Reason: "CredentialsMissing"},
+			statusz.Condition{Type: sourceReachable, Status: statusFalse, Reason: "SecretNotFound"},
+		},
+		"a missing stream": {
+			statusz.Condition{Type: sourceReachable, Status: statusFalse, Reason: "StreamMissing"},
+			statusz.Condition{Type: sourceReachable, Status: statusFalse, Reason: "StreamMissing"},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := statusz.Report{Conditions: []statusz.Condition{{Type: tc.want.Type, Status: statusUnknown}}}
+			adopt(&r, tc.from)
+			if len(r.Conditions) != 1 || r.Conditions[0] != tc.want {
+				t.Errorf("conditions = %+v, want %+v alone", r.Conditions, tc.want)
 			}
 		})
 	}

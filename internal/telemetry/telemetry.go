@@ -54,21 +54,18 @@ func ThisBuild() Build {
 // NewRegistry returns a registry that holds the build, the Go runtime and the process.
 func NewRegistry(build Build) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		buildInfo(build),
-	)
+	// A new registry refuses none of these.
+	_ = r.Register(collectors.NewGoCollector())
+	_ = r.Register(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	_ = RegisterBuild(r, build)
 	return r
 }
 
-// buildInfo is the usual constant gauge that dashboards join versions from.
-func buildInfo(b Build) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "postrider_build_info",
-		Help: "Which build runs; the value is always 1.",
-		ConstLabels: prometheus.Labels{
-			"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion,
-		},
-	}, func() float64 { return 1 })
+// RegisterBuild registers the usual constant gauge that dashboards join versions from.
+func RegisterBuild(r prometheus.Registerer, b Build) error {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "postrider_build_info", Help: "Which build runs; the value is always 1.",
+	}, []string{"version", "revision", "goversion"})
+	info.WithLabelValues(b.Version, b.Revision, b.GoVersion).Set(1)
+	return r.Register(info)
 }

@@ -143,7 +143,13 @@ func (p *process) cleanup() {
 	_ = p.cmd.Process.Kill()
 	<-p.ended
 	if p.t.Failed() {
-		p.t.Logf("%s printed:\n%s", p.name, tail(p.output()))
+		var told strings.Builder
+		for line := range strings.Lines(p.output()) {
+			if !strings.Contains(line, `"level":"DEBUG"`) {
+				told.WriteString(line)
+			}
+		}
+		p.t.Logf("%s printed:\n%s", p.name, tail(told.String()))
 	}
 }
 

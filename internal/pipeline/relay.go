@@ -1,0 +1,193 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/postrider/postrider/internal/broker/nats"
+	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/outboxdb"
+	"github.com/postrider/postrider/internal/postgres/schema"
+	"github.com/postrider/postrider/internal/relay"
+	"github.com/postrider/postrider/internal/retry"
+	"github.com/postrider/postrider/internal/statusz"
+)
+
+const (
+	// maxQueryTimeout bounds one transaction of the outbox. A short lease has less: a statement that hangs must leave
+	// time to renew the lease over another connection.
+	maxQueryTimeout = 10 * time.Second
+	// relayDrainTimeout bounds finishing and releasing, below what a process is given.
+	relayDrainTimeout = 20 * time.Second
+)
+
+// Relay is a running relay, built from its config.
+type Relay struct{ *supervisor[config.Relay] }
+
+// NewRelay returns a relay that is ready to Run. It dials nothing, and fails only where the config contradicts itself.
+func NewRelay(cfg config.Relay, o Options) (*Relay, error) {
+	o = o.complete()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	metrics := relay.NewMetrics(o.Registry)
+	holder := uuid.New()
+	build := func(ctx context.Context, cfg config.Relay) (part[config.Relay], error) {
+		p, err := newRelayPart(ctx, cfg, holder, metrics, o)
+		if err != nil {
+			return nil, err // not the typed nil of p
+		}
+		return p, nil
+	}
+	return &Relay{newSupervisor(cfg, kind[config.Relay]{
+		build:    build,
+		blank:    func(cfg config.Relay) statusz.Report { return blankRelay(cfg, holder.String()) },
+		fixed:    func(old, next config.Relay) error { return fixedResource(old.Resource, next.Resource) },
+		resource: func(cfg config.Relay) config.Resource { return cfg.Resource },
+	}, o)}, nil
+}
+
+// blankRelay is the report of a relay of which nothing is known.
+func blankRelay(cfg config.Relay, worker string) statusz.Report {
+	r := statusz.Report{
+		Version: statusz.Version, Worker: worker, Namespace: cfg.Resource.Namespace, Name: cfg.Resource.Name,
+		Generation: cfg.Resource.Generation, RunPolicy: cfg.RunPolicy,
+		Conditions: []statusz.Condition{
+			condition(databaseReachable, statusUnknown, reasonStarting, ""),
+			condition(schemaReady, statusUnknown, reasonStarting, ""),
+			condition(brokerReachable, statusUnknown, reasonStarting, ""),
+		},
+	}
+	insecure(&r, cfg.Source, cfg.NATS)
+	return r
+}
+
+// relayConfig is what the loop wants to know.
+func relayConfig(cfg config.Relay, holder [16]byte) relay.Config {
+	return relay.Config{
+		Holder: holder, Shards: int(cfg.Outbox.Shards),
+		Broker: "nats", Destination: "nats/" + cfg.NATS.Subject, Unit: "nats/" + cfg.NATS.Stream,
+		Unordered:     cfg.Ordering == config.OrderingNone,
+		LeaseDuration: cfg.Lease.D(), LeaseMargin: config.LeaseMargin,
+		QueryTimeout: queryTimeout(cfg), DrainTimeout: relayDrainTimeout,
+		Retention: cfg.Outbox.PublishedRetention.D(), RunPolicy: relay.RunPolicy(cfg.RunPolicy),
+		Batch: relay.Batch{
+			MaxMessages: int(cfg.Batch.MaxMessages), MaxBytes: cfg.Batch.MaxBytes,
+			PollInterval: cfg.Batch.PollInterval.D(), PublishTimeout: cfg.Batch.PublishTimeout.D(),
+		},
+		Backoff: retry.Backoff{Initial: cfg.Backoff.Initial.D(), Max: cfg.Backoff.Max.D()},
+	}
+}
+
+func queryTimeout(cfg config.Relay) time.Duration { return min(maxQueryTimeout, cfg.Lease.D()/2) }
+
+// relayPart is a relay with its connections.
+type relayPart struct {
+	cfg     config.Relay
+	holder  [16]byte
+	pool    *postgres.Pool
+	conn    *nats.Conn
+	loop    *relay.Relay
+	target  lookout
+	log     *slog.Logger
+	within  bound
+	publish *nats.Publisher
+}
+
+func newRelayPart(
+	ctx context.Context, cfg config.Relay, holder [16]byte, metrics *relay.Metrics, o Options,
+) (_ *relayPart, err error) {
+	p := &relayPart{cfg: cfg, holder: holder, log: o.Log, within: outliving(ctx)}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	name := "relay " + cfg.Resource.String()
+	if p.pool, err = openPool(ctx, cfg.Source, name, o); err != nil {
+		return nil, err
+	}
+	names := postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table}
+	if err = schema.Verify(ctx, p.pool, names, schema.Expected{
+		Options: schema.Options{Components: []schema.Component{schema.Outbox}, Shards: cfg.Outbox.Shards},
+		Role:    schema.RoleRelay,
+	}); err != nil {
+		return nil, databaseTrouble(err)
+	}
+	store, err := outboxdb.New(p.pool, outboxdb.Config{
+		Names: names, Relay: cfg.Resource.String(), RelayUID: cfg.Resource.UID, Holder: holder,
+		Shards: int(cfg.Outbox.Shards), Unordered: cfg.Ordering == config.OrderingNone, QueryTimeout: queryTimeout(cfg),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the store: %w", err)
+	}
+	if p.conn, err = dialNATS(ctx, cfg.NATS, name, o.Log); err != nil {
+		return nil, err
+	}
+	p.publish, err = nats.NewPublisher(p.conn, nats.PublisherConfig{
+		Subject: cfg.NATS.Subject, Allowed: cfg.Allowed, Unordered: cfg.Ordering == config.OrderingNone,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the publisher: %w", err)
+	}
+	p.loop, err = relay.New(relayConfig(cfg, holder), store, p.publish, metrics, o.Log, o.Steps)
+	return p, err
+}
+
+// Run implements part.
+func (p *relayPart) Run(ctx context.Context) error {
+	looking, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop() // before Wait
+	beside.Go(func() { p.target.follow(looking, p.log, p.publish.Check) })
+	return p.loop.Run(ctx)
+}
+
+// Reconfigure implements part.
+func (p *relayPart) Reconfigure(cfg config.Relay) bool {
+	same := reflect.DeepEqual(p.cfg.Source, cfg.Source) && p.cfg.Outbox == cfg.Outbox &&
+		reflect.DeepEqual(p.cfg.NATS, cfg.NATS) && reflect.DeepEqual(p.cfg.Allowed, cfg.Allowed) &&
+		p.cfg.Ordering == cfg.Ordering && p.cfg.Lease == cfg.Lease
+	return same && p.loop.Reconfigure(relayConfig(cfg, p.holder)) == nil
+}
+
+// Refresh implements part.
+func (p *relayPart) Refresh() { p.loop.Refresh() }
+
+// Report implements part.
+func (p *relayPart) Report(ctx context.Context, r *statusz.Report) {
+	seen, conditions := p.loop.Report(ctx)
+	r.Relay, r.ObservedTime = &seen, p.loop.ObservedTime()
+	for _, c := range conditions {
+		if c.Type == brokerReachable && c.Status != statusFalse {
+			// What was published proves less than a look at the broker now, and an idle relay publishes nothing.
+			c = p.target.condition(brokerReachable, c)
+		}
+		adopt(r, c)
+	}
+	warn(r, p.target.warnings())
+}
+
+// Kill implements part.
+func (p *relayPart) Kill() {
+	p.loop.Crash()
+	cut(p.within, p.conn)
+}
+
+// Close implements part.
+func (p *relayPart) Close() {
+	if p.conn != nil {
+		closeSoon(p.within, p.log, p.conn.Close)
+	}
+	if p.pool != nil {
+		p.pool.Close()
+	}
+}
