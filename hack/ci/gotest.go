@@ -18,19 +18,21 @@ import (
 // testSteps runs every test: under the race detector where the package does without Kubernetes, whose
 // sources would have to be built a second time for it, and plain where not.
 func (r *runner) testSteps(ctx context.Context) {
-	var race, plain []string
+	var race, plain []testPackage
 	r.step(ctx, "test packages", func(ctx context.Context) error {
 		var err error
 		race, plain, err = r.testPackages(ctx)
 		return err
 	})
-	skipRoot := r.skipRootTests(slices.Concat(race, plain))
-	r.step(ctx, "tests with race detector", func(ctx context.Context) error {
-		return r.goTest(ctx, []string{"CGO_ENABLED=1"}, append(skipRoot, "-race"), race)
-	})
+	skip := r.skipRootTests(slices.Concat(race, plain))
+	if len(race) > 0 {
+		r.step(ctx, "tests with race detector", func(ctx context.Context) error {
+			return r.goTest(ctx, []string{"CGO_ENABLED=1"}, append(skip, "-race"), race)
+		})
+	}
 	if len(plain) > 0 {
 		r.step(ctx, "tests with Kubernetes packages", func(ctx context.Context) error {
-			return r.goTest(ctx, []string{"CGO_ENABLED=0"}, append(skipRoot, "-trimpath"), plain)
+			return r.goTest(ctx, []string{"CGO_ENABLED=0"}, append(skip, "-trimpath"), plain)
 		})
 	}
 	if r.exists("hack/quickstart") {
@@ -38,9 +40,15 @@ func (r *runner) testSteps(ctx context.Context) {
 	}
 }
 
+// testPackage is a package that has tests.
+type testPackage struct {
+	path string
+	dir  string
+}
+
 // testPackages lists the packages that have tests: first those that do without Kubernetes, then the others.
-func (r *runner) testPackages(ctx context.Context) (race, plain []string, err error) {
-	const format = `{{if .ForTest}}{{else if eq .Name "main"}}{{.ImportPath}} {{join .Deps " "}}{{end}}`
+func (r *runner) testPackages(ctx context.Context) (race, plain []testPackage, err error) {
+	const format = `{{if eq .Name "main"}}{{.ImportPath}}{{"\t"}}{{.Dir}}{{"\t"}}{{join .Deps " "}}{{end}}`
 	listed, err := r.goOutput(ctx, "list", "-test", "-f", format, "./...")
 	if err != nil {
 		return nil, nil, err
@@ -52,18 +60,19 @@ func (r *runner) testPackages(ctx context.Context) (race, plain []string, err er
 	return race, plain, nil
 }
 
-// splitPackages reads lines of "package.test" and its dependencies; lines of ordinary commands are passed over.
-func splitPackages(listed string) (race, plain []string) {
+// splitPackages reads lines of "package.test", its folder and its dependencies, and passes over ordinary commands.
+func splitPackages(listed string) (race, plain []testPackage) {
 	for line := range strings.Lines(listed) {
-		name, deps, _ := strings.Cut(strings.TrimSpace(line), " ")
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		dir, deps, _ := strings.Cut(rest, "\t")
 		pkg, isTest := strings.CutSuffix(name, ".test")
 		if !isTest {
 			continue
 		}
 		if strings.Contains(" "+deps, " k8s.io/") || strings.Contains(" "+deps, " sigs.k8s.io/controller-runtime") {
-			plain = append(plain, pkg)
+			plain = append(plain, testPackage{pkg, dir})
 		} else {
-			race = append(race, pkg)
+			race = append(race, testPackage{pkg, dir})
 		}
 	}
 	return race, plain
@@ -72,13 +81,12 @@ func splitPackages(listed string) (race, plain []string) {
 var rootTest = regexp.MustCompile(`(?m)^func TestAsRoot\w*\(`)
 
 // skipRootTests returns the arguments that leave out the tests that need root, where we are not, and counts them.
-func (r *runner) skipRootTests(packages []string) []string {
+func (r *runner) skipRootTests(packages []testPackage) []string {
 	if os.Geteuid() == 0 {
 		return nil
 	}
 	for _, pkg := range packages {
-		dir := filepath.Join(r.root, strings.TrimPrefix(pkg, modulePath))
-		files, _ := filepath.Glob(filepath.Join(dir, "*_test.go")) // the pattern is well formed
+		files, _ := filepath.Glob(filepath.Join(pkg.dir, "*_test.go")) // the pattern is well formed
 		for _, file := range files {
 			if b, err := os.ReadFile(file); err == nil {
 				r.notRun += len(rootTest.FindAll(b, -1))
@@ -88,15 +96,13 @@ func (r *runner) skipRootTests(packages []string) []string {
 	return []string{"-skip", "^TestAsRoot"}
 }
 
-const modulePath = "github.com/postrider/postrider"
-
 // goTest runs the packages' tests with the real servers beside them and counts what passed.
-func (r *runner) goTest(ctx context.Context, env, flags, packages []string) error {
-	if len(packages) == 0 {
-		return nil
-	}
+func (r *runner) goTest(ctx context.Context, env, flags []string, packages []testPackage) error {
 	args := []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=15m", "-parallel=4"}
-	args = append(append(args, flags...), packages...)
+	args = append(args, flags...)
+	for _, pkg := range packages {
+		args = append(args, pkg.path)
+	}
 	if r.exists("hack/servers") {
 		// Not `go run`, which does not pass signals on.
 		servers := filepath.Join(r.root, "bin", "servers")
@@ -149,7 +155,7 @@ type testCounts struct {
 
 // verdict turns counts and exit codes into one short error. A test that skips itself is a failure: nothing
 // would say that it never runs.
-func (c testCounts) verdict(packages []string, readErr, waitErr error) error {
+func (c testCounts) verdict(packages []testPackage, readErr, waitErr error) error {
 	var wrong []string
 	if len(c.failed) > 0 {
 		wrong = append(wrong, fmt.Sprintf("%d failed (%s)", len(c.failed), strings.Join(first(c.failed, 5), ", ")))
@@ -160,8 +166,8 @@ func (c testCounts) verdict(packages []string, readErr, waitErr error) error {
 	}
 	if len(c.failed) == 0 {
 		for _, pkg := range packages {
-			if c.ran[pkg] == 0 {
-				wrong = append(wrong, "no test ran in "+pkg)
+			if c.ran[pkg.path] == 0 {
+				wrong = append(wrong, "no test ran in "+pkg.path)
 			}
 		}
 	}

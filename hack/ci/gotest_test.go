@@ -90,7 +90,7 @@ func TestReadTestEvents(t *testing.T) {
 			var out bytes.Buffer
 
 			counts, readErr := readTestEvents(strings.NewReader(strings.Join(tc.events, "\n")+"\n"), &out)
-			err := counts.verdict([]string{pkg}, readErr, tc.exit)
+			err := counts.verdict([]testPackage{{path: pkg}}, readErr, tc.exit)
 
 			if counts.passed != tc.wantPassed {
 				t.Errorf("passed = %d, want %d", counts.passed, tc.wantPassed)
@@ -114,17 +114,26 @@ func errorText(err error) string {
 
 func TestPackagesWithKubernetesAreSetApart(t *testing.T) {
 	t.Parallel()
+	same := cmp.AllowUnexported(testPackage{})
 	race, plain := splitPackages(strings.Join([]string{
-		"example.org/shop.test fmt example.org/shop",
-		"example.org/cmd/shop fmt k8s.io/api/core/v1",
-		"example.org/desired.test k8s.io/api/core/v1 fmt",
-		"example.org/manager.test fmt sigs.k8s.io/controller-runtime/pkg/client",
-		"example.org/plain.test fmt sigs.k8s.io/yaml example.org/k8s.io/notes",
+		"example.org/shop.test\t/src/shop\tfmt example.org/shop",
+		"example.org/cmd/shop\t/src/cmd/shop\tfmt k8s.io/api/core/v1",
+		"example.org/desired.test\t/src/desired\tk8s.io/api/core/v1 fmt",
+		"example.org/manager.test\t/src/manager\tfmt sigs.k8s.io/controller-runtime/pkg/client",
+		"example.org/plain.test\t/src/plain\tfmt sigs.k8s.io/yaml example.org/k8s.io/notes",
 	}, "\n"))
-	if diff := cmp.Diff([]string{"example.org/shop", "example.org/plain"}, race); diff != "" {
+	if diff := cmp.Diff(
+		[]testPackage{{"example.org/shop", "/src/shop"}, {"example.org/plain", "/src/plain"}},
+		race,
+		same,
+	); diff != "" {
 		t.Errorf("with race detector (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"example.org/desired", "example.org/manager"}, plain); diff != "" {
+	if diff := cmp.Diff(
+		[]testPackage{{"example.org/desired", "/src/desired"}, {"example.org/manager", "/src/manager"}},
+		plain,
+		same,
+	); diff != "" {
 		t.Errorf("without (-want +got):\n%s", diff)
 	}
 }

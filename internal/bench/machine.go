@@ -30,7 +30,7 @@ func (t *table) machine(ctx context.Context) (Machine, error) {
 		System: runtime.GOOS + "/" + runtime.GOARCH, CPU: cpuModel(), CPUs: runtime.NumCPU(), Go: runtime.Version(),
 	}
 	const settingsSQL = `SELECT current_setting('server_version'),
-		string_agg(name || ' ' || setting || coalesce(unit, ''), ', ' ORDER BY name)
+		string_agg(name || ' ' || current_setting(name), ', ' ORDER BY name)
 		FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'full_page_writes', 'shared_buffers', 'max_wal_size')`
 	if err := t.plain.QueryRow(ctx, settingsSQL).Scan(&m.Postgres, &m.Settings); err != nil {
 		return m, fmt.Errorf("read the server's settings: %w", err)
