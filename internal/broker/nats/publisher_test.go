@@ -313,8 +313,10 @@ func TestFloodedSocketDoesNotHoldPublish(t *testing.T) {
 	server := testkit.NATS(t)
 	stream := server.Stream(jetstream.StreamConfig{})
 	proxy := testkit.Proxy(t, server.Addr())
-	p := newPublisher(t, dial(t, testConfig(proxy.Addr(), stream.Name)), PublisherConfig{Subject: stream.Subject("a")})
+	conn := dial(t, testConfig(proxy.Addr(), stream.Name))
+	p := newPublisher(t, conn, PublisherConfig{Subject: stream.Subject("a")})
 	want(t, publish(t, p, keyed("warm-up")...)[0], broker.Confirmed, "")
+	s, _, _ := conn.look()
 	proxy.HalfOpen()
 	batch := numbered(64)
 	for i := range batch {
@@ -347,8 +349,9 @@ func TestFloodedSocketDoesNotHoldPublish(t *testing.T) {
 	if unsent == 0 {
 		t.Error("all messages went into buffers: the socket was not full, the test shows nothing")
 	}
+	testkit.Eventually(t, 3*time.Second, "the silent connection is cut", s.ended)
 	if p.Stats().Cuts == 0 {
-		t.Error("the silent connection was not cut")
+		t.Error("the cut is not counted")
 	}
 	proxy.Resume()
 	eventually(t, p, keyed("after")[0], broker.Confirmed, "")

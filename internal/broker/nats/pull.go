@@ -73,12 +73,26 @@ func (r *Receiver) serve(ctx context.Context, s *session) error {
 		return stateError("subscribe", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
+	drained := make(chan struct{})
+	sub.SetClosedHandler(func(string) { close(drained) })
 	if err := sub.SetPendingLimits(-1, -1); err != nil { // our own requests bound it
 		return stateError("subscribe", err)
 	}
 	r.fail(nil)
 	w := &server{r: r, s: s, d: d, inbox: inbox}
-	return w.loop(ctx)
+	if err := w.loop(ctx); ctx.Err() == nil {
+		return err
+	}
+	// Closed by us: end the open request first, or what is given back would be delivered to it, and wait for what was on
+	// its way here, to give that back, too.
+	if err := sub.Drain(); err == nil {
+		select {
+		case <-drained:
+		case <-s.done:
+		case <-time.After(apiTimeout):
+		}
+	}
+	return w.send()
 }
 
 // adopt begins anew for a subscription, and forgets what was held of an earlier durable of the name: its sequences may
@@ -130,7 +144,7 @@ func (w *server) loop(ctx context.Context) error {
 		case <-w.s.done:
 			return errSessionEnded
 		case <-ctx.Done():
-			return w.send() // the last acknowledgements
+			return nil
 		}
 	}
 }
@@ -287,11 +301,9 @@ func (w *server) look(ctx context.Context) error {
 func (r *Receiver) arrive(msg *natsgo.Msg) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.pull.signs = r.now()
-	r.pull.silences = 0
 	status := msg.Header.Get("Status")
 	if status != "" && len(msg.Data) == 0 && !strings.HasPrefix(msg.Reply, "$JS.ACK.") {
-		r.pullEnded(msg.Subject, status, msg.Header.Get("Description"))
+		r.statusArrived(msg.Subject, status, msg.Header.Get("Description"))
 		return
 	}
 	from, ok := parseReply(msg.Reply)
@@ -302,8 +314,9 @@ func (r *Receiver) arrive(msg *natsgo.Msg) {
 		r.pull.left--
 	}
 	r.pull.brought++
-	r.pull.message = r.now()
+	r.pull.message, r.pull.signs, r.pull.silences = r.now(), r.now(), 0
 	if r.closed {
+		r.replies = append(r.replies, reply{msg.Reply, []byte("-NAK")})
 		return
 	}
 	if d := r.held[from.sequence]; d != nil {
@@ -323,13 +336,16 @@ func (r *Receiver) arrive(msg *natsgo.Msg) {
 	}
 }
 
-// pullEnded reads a word about a request. The lock is held.
-func (r *Receiver) pullEnded(subject, status, description string) {
+// statusArrived reads a word about a request. The lock is held.
+func (r *Receiver) statusArrived(subject, status, description string) {
 	p := &r.pull
-	if status == "100" || subject != p.subject {
-		return // a sign of life, or about an earlier request
+	if subject != p.subject {
+		return // about an earlier request
 	}
+	p.signs, p.silences = r.now(), 0
 	switch status {
+	case "100": // a sign of life
+		return
 	case "404", "408": // nothing came in time
 	case "409":
 		r.pullRefused(description)

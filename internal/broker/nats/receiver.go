@@ -215,13 +215,12 @@ func recordOf(msg *natsgo.Msg) message.Record {
 // handed out and is not settled comes again after AckWait.
 func (r *Receiver) Close(ctx context.Context) error {
 	r.mu.Lock()
-	if !r.closed {
-		r.closed = true
-		for _, d := range r.buffer {
-			r.replies = append(r.replies, reply{d.reply, []byte("-NAK")})
-		}
-		r.buffer = nil
+	r.closed = true
+	for _, d := range r.buffer {
+		r.replies = append(r.replies, reply{d.reply, []byte("-NAK")})
+		delete(r.held, d.sequence)
 	}
+	r.buffer = nil
 	r.wake()
 	r.mu.Unlock()
 	r.cancel()
