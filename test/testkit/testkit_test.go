@@ -123,11 +123,11 @@ func TestConfigReachesTheServer(t *testing.T) {
 	}
 }
 
-func TestSchemasAreDropped(t *testing.T) {
+func TestSchemasAreDropped(t *testing.T) { //nolint:tparallel // the one subtest must have ended below
 	t.Parallel()
 	admin := testkit.Postgres(t)
 	var used, database string
-	t.Run("a test", func(t *testing.T) { //nolint:paralleltest // it must have ended below
+	t.Run("a test", func(t *testing.T) {
 		db := testkit.Postgres(t)
 		db.Exec("CREATE TABLE here (n int)")
 		used = db.Schema
