@@ -25,20 +25,32 @@ type gate struct {
 func (g gate) admit(r message.Record, position string) (it *verdict.Item) {
 	defer func() {
 		if recover() != nil {
-			it = unreadable(r, position, verdict.Refusal{Reason: deadletter.Panic, Detail: "reading the message failed"})
+			it = unreadable(
+				r,
+				position,
+				verdict.Refusal{Reason: deadletter.Panic, Detail: "reading the message failed"},
+			)
 		}
 	}()
 	e, err := message.Decode(&r)
 	if err != nil {
 		return unreadable(r, position, refusal(err))
 	}
-	it = &verdict.Item{Envelope: e, Record: r, Position: position, Digest: message.Digest(e.Type, e.OrderingKey, e.Data)}
+	it = &verdict.Item{
+		Envelope: e,
+		Record:   r,
+		Position: position,
+		Digest:   message.Digest(e.Type, e.OrderingKey, e.Data),
+	}
 	if g.perKey {
 		it.Keyed, it.Key = true, verdict.KeyHash(g.name, e.Source, e.Stream, e.OrderingKey)
 	}
 	switch {
 	case int64(len(r.Body)) > g.maxBytes:
-		it.Refusal = &verdict.Refusal{Reason: deadletter.PayloadTooLarge, Detail: "the body is larger than validation.maxBytes"}
+		it.Refusal = &verdict.Refusal{
+			Reason: deadletter.PayloadTooLarge,
+			Detail: "the body is larger than validation.maxBytes",
+		}
 	case e.Type != skippedType:
 		it.Statement, it.Refusal = g.handler.Route(&it.Envelope)
 	}

@@ -44,7 +44,11 @@ type Applier interface {
 	// Apply returns one decision a message; what is not Undecided is committed, also beside an error.
 	Apply(ctx context.Context, job verdict.Job, items []*verdict.Item) ([]verdict.Decision, error)
 	// Drain handles the parked messages of one key that is due.
-	Drain(ctx context.Context, job verdict.Job, admit func(message.Record, string) *verdict.Item) (verdict.Drained, error)
+	Drain(
+		ctx context.Context,
+		job verdict.Job,
+		admit func(message.Record, string) *verdict.Item,
+	) (verdict.Drained, error)
 }
 
 // Keeper keeps what is around the messages.

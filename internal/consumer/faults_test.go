@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/consumer/handler/sql"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -330,5 +332,51 @@ func TestDeadLettersThatCannotBeWrittenStopTheirLane(t *testing.T) {
 	}
 	testkit.Eventually(t, patience, "the condition is gone", func() bool {
 		return w.condition("DeadLetterUnavailable").Status == ""
+	})
+}
+
+func TestAMissingDeadLetterTableStopsTheLaneToo(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	w := s.start(func(o *options) { o.config.Lanes = 1 })
+	s.publish(ev("l", 1))
+	s.acked(1, w)
+	s.Exec(`ALTER TABLE message_failure RENAME TO message_failure_away`)
+	s.publish(ev("l", 2), event{id: "bad", key: "k", version: 1, data: `-`})
+	w.says("DeadLetterUnavailable", "True", "SchemaMissing")
+	s.Exec(`ALTER TABLE message_failure_away RENAME TO message_failure`)
+	s.acked(3, w)
+}
+
+func TestAHandlersTableThatGoesAwayParksAndIsMended(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.Exec(`CREATE TABLE other (id text)`)
+	w := s.start(func(o *options) {
+		o.routes = append(o.routes, sql.Route{
+			EventTypes: []string{"other"}, Statement: `INSERT INTO other VALUES (@event_id)`,
+		})
+	})
+	s.publish(event{id: "o1", key: "o", version: 1, kind: "other"})
+	s.acked(1, w)
+	s.Exec(`ALTER TABLE other RENAME TO away`)
+
+	s.publish(event{id: "o2", key: "o", version: 2, kind: "other"}, ev("k", 1), ev("k", 2))
+	s.acked(4, w)
+	if diff := cmp.Diff([]string{"k@1", "k@2"}, s.effects()); diff != "" {
+		t.Errorf("effects of the other route differ (-want +got):\n%s", diff)
+	}
+	if got := testkit.Values[string](
+		s.DB,
+		`SELECT error_code || ' ' || attempts FROM message_parked`,
+	); !slices.Equal(
+		got,
+		[]string{"42P01 0"},
+	) {
+		t.Errorf("parked = %v, want one for 42P01 that counts no attempt", got)
+	}
+	s.Exec(`ALTER TABLE away RENAME TO other`)
+	testkit.Eventually(t, patience, "the parked message is applied", func() bool {
+		return testkit.Value[int64](s.DB, `SELECT count(*) FROM other`) == 2
 	})
 }

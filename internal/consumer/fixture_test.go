@@ -289,13 +289,23 @@ func (s *shop) acked(n int, workers ...*worker) {
 // applied waits until n effects are there.
 func (s *shop) applied(n int64) {
 	s.t.Helper()
-	testkit.Eventually(s.t, patience, fmt.Sprintf("%d effects are there", n), func() bool { return s.countEffects() >= n })
+	testkit.Eventually(
+		s.t,
+		patience,
+		fmt.Sprintf("%d effects are there", n),
+		func() bool { return s.countEffects() >= n },
+	)
 }
 
 // once fails the test where an effect happened twice, or a key's versions are not in order.
 func (s *shop) once() {
 	s.t.Helper()
-	if twice := testkit.Values[string](s.DB, `SELECT event_id FROM effect GROUP BY 1 HAVING count(*) > 1`); len(twice) > 0 {
+	if twice := testkit.Values[string](
+		s.DB,
+		`SELECT event_id FROM effect GROUP BY 1 HAVING count(*) > 1`,
+	); len(
+		twice,
+	) > 0 {
 		s.t.Errorf("effects happened more than once: %v", twice)
 	}
 	wrong := testkit.Values[string](s.DB, `SELECT key || '@' || version FROM (
@@ -328,8 +338,11 @@ func (s *shop) tidy() {
 // keyState returns the state of a key.
 func (s *shop) keyState(key string) string {
 	s.t.Helper()
-	return testkit.Value[string](s.DB, `SELECT coalesce((SELECT state::text FROM message_inbox_key WHERE key_hash = $1), '')`,
-		keyHash(key))
+	return testkit.Value[string](
+		s.DB,
+		`SELECT coalesce((SELECT state::text FROM message_inbox_key WHERE key_hash = $1), '')`,
+		keyHash(key),
+	)
 }
 
 func keyHash(key string) [16]byte { return verdict.KeyHash(consumerName, "shop", "", key) }
@@ -389,7 +402,11 @@ func (s *shop) blocked(n int64) {
 // undrained is a store that never finds parked messages.
 type undrained struct{ consumer.Store }
 
-func (undrained) Drain(context.Context, verdict.Job, func(message.Record, string) *verdict.Item) (verdict.Drained, error) {
+func (undrained) Drain(
+	context.Context,
+	verdict.Job,
+	func(message.Record, string) *verdict.Item,
+) (verdict.Drained, error) {
 	return verdict.Drained{}, nil
 }
 

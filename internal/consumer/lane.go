@@ -49,7 +49,11 @@ type waited struct{ since, next time.Time }
 
 func newLane(s *session, name string) *lane {
 	return &lane{
-		session: s, name: name, wake: make(chan struct{}, 1), waiting: make(map[verdict.Hash]*waited), limit: s.cfg().MaxBatch,
+		session: s,
+		name:    name,
+		wake:    make(chan struct{}, 1),
+		waiting: make(map[verdict.Hash]*waited),
+		limit:   s.cfg().MaxBatch,
 	}
 }
 
@@ -257,7 +261,16 @@ func (l *lane) failed(hard context.Context, err error, failures, n int) time.Dur
 	l.metrics.failed(t)
 	switch t.Kind {
 	case verdict.Again, verdict.OutcomeUnknown:
-		l.log.DebugContext(hard, "Transaction is run again", "reason", t.Reason, "sqlState", t.Code, "attempt", failures)
+		l.log.DebugContext(
+			hard,
+			"Transaction is run again",
+			"reason",
+			t.Reason,
+			"sqlState",
+			t.Code,
+			"attempt",
+			failures,
+		)
 		if failures > againPatience {
 			l.troubled(hard, l.name, t)
 		}

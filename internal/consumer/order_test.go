@@ -62,7 +62,10 @@ func TestAFailingMessageHoldsOnlyItsKey(t *testing.T) {
 	testkit.Eventually(t, patience, "the message is tried again and again", func() bool {
 		return testkit.Value[int32](s.DB, `SELECT attempts FROM message_parked WHERE event_id = 'poison-1'`) >= 3
 	})
-	if code := testkit.Value[string](s.DB, `SELECT error_code FROM message_parked WHERE event_id = 'poison-1'`); code != "P0001" {
+	if code := testkit.Value[string](
+		s.DB,
+		`SELECT error_code FROM message_parked WHERE event_id = 'poison-1'`,
+	); code != "P0001" {
 		t.Errorf("error code = %q, want P0001", code)
 	}
 	s.tidy()
@@ -88,10 +91,16 @@ func TestAFailureWithoutAWitnessCountsNoAttempt(t *testing.T) {
 	s.acked(4, w)
 
 	testkit.Eventually(t, patience, "both were tried again", func() bool {
-		return testkit.Value[int64](s.DB, `SELECT count(*) FROM message_parked WHERE last_failed_at > first_failed_at`) == 2
+		return testkit.Value[int64](
+			s.DB,
+			`SELECT count(*) FROM message_parked WHERE last_failed_at > first_failed_at`,
+		) == 2
 	})
 	want := []string{"denied-1 42501 0", "slow-1 57014 0"}
-	got := testkit.Values[string](s.DB, `SELECT event_id || ' ' || error_code || ' ' || attempts FROM message_parked ORDER BY 1`)
+	got := testkit.Values[string](
+		s.DB,
+		`SELECT event_id || ' ' || error_code || ' ' || attempts FROM message_parked ORDER BY 1`,
+	)
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("parked messages differ (-want +got):\n%s", diff)
 	}
@@ -113,7 +122,10 @@ func TestAConstraintThatFailsAtCommitParksItsMessage(t *testing.T) {
 	if diff := cmp.Diff([]string{"a@1", "c@1"}, s.effects()); diff != "" {
 		t.Errorf("effects differ (-want +got):\n%s", diff)
 	}
-	if code := testkit.Value[string](s.DB, `SELECT error_code FROM message_parked WHERE event_id = 'b-1'`); code != "23503" {
+	if code := testkit.Value[string](
+		s.DB,
+		`SELECT error_code FROM message_parked WHERE event_id = 'b-1'`,
+	); code != "23503" {
 		t.Errorf("error code = %q, want 23503", code)
 	}
 	s.Exec(`INSERT INTO parent VALUES ('b')`)
@@ -168,7 +180,10 @@ func TestAGapIsGivenUpAfterItsTimeAndALateVersionIsKept(t *testing.T) {
 	if diff := cmp.Diff(want, sorted(s.failures())); diff != "" {
 		t.Errorf("dead letters differ (-want +got):\n%s", diff)
 	}
-	if got := testkit.Value[string](s.DB, `SELECT first_version || '-' || last_version || ' ' || reason FROM message_skipped`); got !=
+	if got := testkit.Value[string](
+		s.DB,
+		`SELECT first_version || '-' || last_version || ' ' || reason FROM message_skipped`,
+	); got !=
 		"2-3 GapTimeout" {
 		t.Errorf("given up = %q, want 2-3", got)
 	}
@@ -278,7 +293,12 @@ func TestWithoutOrderAFailureHoldsNothingElse(t *testing.T) {
 // unrepeated fails the test where an effect happened twice, in whatever order.
 func (s *shop) unrepeated() {
 	s.t.Helper()
-	if twice := testkit.Values[string](s.DB, `SELECT event_id FROM effect GROUP BY 1 HAVING count(*) > 1`); len(twice) > 0 {
+	if twice := testkit.Values[string](
+		s.DB,
+		`SELECT event_id FROM effect GROUP BY 1 HAVING count(*) > 1`,
+	); len(
+		twice,
+	) > 0 {
 		s.t.Errorf("effects happened more than once: %v", twice)
 	}
 }
@@ -335,7 +355,7 @@ func TestRandomOrderAndFailuresEndInOrder(t *testing.T) {
 
 // shuffleNearby moves each event by at most n places.
 func shuffleNearby(events []event, n int) {
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a fixed order that can be repeated
+	r := rand.New(rand.NewPCG(1, 2))
 	for i := range events {
 		j := min(len(events)-1, i+r.IntN(n))
 		events[i], events[j] = events[j], events[i]
@@ -398,7 +418,7 @@ func TestPausingAndDrainingAreTakenOverWhileItRuns(t *testing.T) {
 	s.publish(ev("k", 3), ev("l", 1))
 	s.acked(4, w)
 	set(func(c *consumer.Config) { c.RunPolicy = consumer.Pause })
-	set(func(c *consumer.Config) {})
+	set(func(*consumer.Config) {})
 	s.publish(ev("k", 4))
 	s.acked(5, w)
 	s.once()

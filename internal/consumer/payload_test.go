@@ -46,22 +46,54 @@ func TestWhatCanNeverBeAppliedIsADeadLetterAtOnce(t *testing.T) {
 		// keyed says that the key is known, so that it waits for a person.
 		keyed bool
 	}{
-		"no event id":                        {without(good, message.HeaderEventID), deadletter.InvalidEnvelope, false},
-		"no headers at all":                  {message.Record{Body: []byte("raw \x00 bytes")}, deadletter.InvalidEnvelope, false},
-		"nothing at all":                     {message.Record{}, deadletter.InvalidEnvelope, false},
-		"a version that is no number":        {with(good, message.HeaderAggregateVersion, "one"), deadletter.InvalidEnvelope, false},
-		"NUL in the event id":                {with(good, message.HeaderEventID, "a\x00b"), deadletter.UnstorableText, false},
-		"an escaped NUL in the key":          {with(good, message.HeaderOrderingKey, "a%00b"), deadletter.UnstorableText, false},
-		"invalid UTF-8 in the type":          {with(good, message.HeaderEventType, "order.%FF"), deadletter.UnstorableText, false},
-		"NUL in another header":              {with(good, "tenant", "\x00"), deadletter.UnstorableText, false},
-		"an id that no index takes":          {with(good, message.HeaderEventID, strings.Repeat("x", 3000)), deadletter.PayloadTooLarge, false},
-		"NUL escaped in the data":            {body(`{"a":"\u0000"}`), deadletter.UnstorableText, true},
-		"a lone surrogate in the data":       {body(`{"a":"\ud800"}`), deadletter.UnstorableText, true},
-		"invalid UTF-8 in the data":          {body("{\"a\":\"\xff\"}"), deadletter.UnstorableText, true},
-		"data that is no JSON":               {body(`{"a":`), deadletter.InvalidPayload, true},
-		"data nested too deep":               {body(strings.Repeat("[", 65) + strings.Repeat("]", 65)), deadletter.PayloadTooDeep, true},
+		"no event id": {without(good, message.HeaderEventID), deadletter.InvalidEnvelope, false},
+		"no headers at all": {
+			message.Record{Body: []byte("raw \x00 bytes")},
+			deadletter.InvalidEnvelope,
+			false,
+		},
+		"nothing at all": {message.Record{}, deadletter.InvalidEnvelope, false},
+		"a version that is no number": {
+			with(good, message.HeaderAggregateVersion, "one"),
+			deadletter.InvalidEnvelope,
+			false,
+		},
+		"NUL in the event id": {
+			with(good, message.HeaderEventID, "a\x00b"),
+			deadletter.UnstorableText,
+			false,
+		},
+		"an escaped NUL in the key": {
+			with(good, message.HeaderOrderingKey, "a%00b"),
+			deadletter.UnstorableText,
+			false,
+		},
+		"invalid UTF-8 in the type": {
+			with(good, message.HeaderEventType, "order.%FF"),
+			deadletter.UnstorableText,
+			false,
+		},
+		"NUL in another header": {with(good, "tenant", "\x00"), deadletter.UnstorableText, false},
+		"an id that no index takes": {
+			with(good, message.HeaderEventID, strings.Repeat("x", 3000)),
+			deadletter.PayloadTooLarge,
+			false,
+		},
+		"NUL escaped in the data":      {body(`{"a":"\u0000"}`), deadletter.UnstorableText, true},
+		"a lone surrogate in the data": {body(`{"a":"\ud800"}`), deadletter.UnstorableText, true},
+		"invalid UTF-8 in the data":    {body("{\"a\":\"\xff\"}"), deadletter.UnstorableText, true},
+		"data that is no JSON":         {body(`{"a":`), deadletter.InvalidPayload, true},
+		"data nested too deep": {
+			body(strings.Repeat("[", 65) + strings.Repeat("]", 65)),
+			deadletter.PayloadTooDeep,
+			true,
+		},
 		"data nested deep enough to overrun": {body(strings.Repeat("[", 1<<20)), deadletter.PayloadTooDeep, true},
-		"a body that is too large":           {body(`"` + strings.Repeat("x", 1<<20) + `"`), deadletter.PayloadTooLarge, true},
+		"a body that is too large": {
+			body(`"` + strings.Repeat("x", 1<<20) + `"`),
+			deadletter.PayloadTooLarge,
+			true,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +151,10 @@ func TestARedeliveredDeadLetterIsOne(t *testing.T) {
 	s.broker.Append("orders", unreadable)
 	s.broker.Append("orders", unreadable) // another record with the same bytes is another dead letter
 	s.acked(5, w)
-	if n := testkit.Value[int64](s.DB, `SELECT count(*) FROM message_failure WHERE reason = 'InvalidEnvelope'`); n != 2 {
+	if n := testkit.Value[int64](
+		s.DB,
+		`SELECT count(*) FROM message_failure WHERE reason = 'InvalidEnvelope'`,
+	); n != 2 {
 		t.Errorf("%d dead letters of two unreadable records, want 2", n)
 	}
 }
@@ -131,7 +166,11 @@ func TestAForgedDuplicateIsKept(t *testing.T) {
 	s.publish(ev("k", 1))
 	s.acked(1, w)
 
-	s.publish(event{id: "k-1", key: "k", version: 2, data: `{"n":"forged"}`}, event{id: "k-1", key: "other", version: 1}, ev("k", 2))
+	s.publish(
+		event{id: "k-1", key: "k", version: 2, data: `{"n":"forged"}`},
+		event{id: "k-1", key: "other", version: 1},
+		ev("k", 2),
+	)
 	s.acked(4, w)
 
 	if diff := cmp.Diff([]string{"k@1", "k@2"}, s.effects()); diff != "" {
@@ -141,7 +180,10 @@ func TestAForgedDuplicateIsKept(t *testing.T) {
 	if diff := cmp.Diff(want, s.failures()); diff != "" {
 		t.Errorf("dead letters differ (-want +got):\n%s", diff)
 	}
-	if got := testkit.Value[string](s.DB, `SELECT outcome::text FROM message_inbox WHERE event_id = 'k-1'`); got != "A" {
+	if got := testkit.Value[string](
+		s.DB,
+		`SELECT outcome::text FROM message_inbox WHERE event_id = 'k-1'`,
+	); got != "A" {
 		t.Errorf("outcome of the real one = %q, want A", got)
 	}
 }

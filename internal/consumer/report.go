@@ -185,7 +185,10 @@ func (c *Consumer) conditions(countErr error) []statusz.Condition {
 	for _, loop := range slices.Sorted(maps.Keys(h.troubles)) {
 		t := h.troubles[loop]
 		if t.Kind == verdict.DeadLetterUnavailable {
-			cs = append(cs, statusz.Condition{Type: deadLetterUnavailable, Status: yes, Reason: t.Reason, Message: t.Text})
+			cs = append(
+				cs,
+				statusz.Condition{Type: deadLetterUnavailable, Status: yes, Reason: t.Reason, Message: t.Text},
+			)
 			break
 		}
 		blame(cs, t)
@@ -259,7 +262,10 @@ func sourceCondition(ok bool, err error) statusz.Condition {
 		return statusz.Condition{Type: sourceReachable, Status: no, Reason: string(known.Reason), Message: known.Detail}
 	case err != nil:
 		return statusz.Condition{
-			Type: sourceReachable, Status: no, Reason: string(broker.ReasonBrokerError), Message: "the broker delivers nothing",
+			Type:    sourceReachable,
+			Status:  no,
+			Reason:  string(broker.ReasonBrokerError),
+			Message: "the broker delivers nothing",
 		}
 	case ok:
 		return statusz.Condition{Type: sourceReachable, Status: yes, Reason: reasonReachable}

@@ -262,8 +262,7 @@ func (s *session) upkeep(ctx context.Context, stop func()) {
 // renew says whether another resource has taken the consumer name.
 func (s *session) renew(ctx context.Context) (lost bool) {
 	err := s.store.Claim(ctx, s.cfg().owner())
-	var inUse *verdict.NameInUseError
-	if errors.As(err, &inUse) {
+	if _, inUse := errors.AsType[*verdict.NameInUseError](err); inUse {
 		s.health.opened(err)
 		s.log.WarnContext(ctx, "Not consuming any more", "err", err)
 		return true

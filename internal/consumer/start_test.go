@@ -25,10 +25,14 @@ func TestAStatementThatTheDatabaseRefusesIsAConditionAndNotADeadLetter(t *testin
 		code      string
 		at        string // the part of the statement that the position names
 	}{
-		"a column that does not exist": {"INSERT INTO effect (event_id, @key) VALUES (@event_id, 1)", "42703", "colour"},
-		"a table that does not exist":  {"INSERT INTO nowhere SELECT @event_id, @data", "42P01", "nowhere"},
-		"a syntax error":               {"INSERT INTO effect VALUES (@event_id,", "42601", ""},
-		"a type that does not fit":     {"INSERT INTO effect (version) VALUES (@data)", "42804", ""},
+		"a column that does not exist": {
+			"INSERT INTO effect (event_id, @key) VALUES (@event_id, 1)",
+			"42703",
+			"colour",
+		},
+		"a table that does not exist": {"INSERT INTO nowhere SELECT @event_id, @data", "42P01", "nowhere"},
+		"a syntax error":              {"INSERT INTO effect VALUES (@event_id,", "42601", ""},
+		"a type that does not fit":    {"INSERT INTO effect (version) VALUES (@data)", "42804", ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +48,11 @@ func TestAStatementThatTheDatabaseRefusesIsAConditionAndNotADeadLetter(t *testin
 			if !strings.Contains(c.Message, "route 1") || !strings.Contains(c.Message, tc.code) {
 				t.Errorf("message = %q, want the route and SQLSTATE %s", c.Message, tc.code)
 			}
-			if at := strings.Index(statement, tc.at) + 1; tc.at != "" && !strings.Contains(c.Message, fmt.Sprintf("character %d ", at)) {
+			if at := strings.Index(
+				statement,
+				tc.at,
+			) + 1; tc.at != "" &&
+				!strings.Contains(c.Message, fmt.Sprintf("character %d ", at)) {
 				t.Errorf("message = %q, want character %d", c.Message, at)
 			}
 			if w.condition("DatabaseReachable").Status != "True" {
@@ -119,7 +127,9 @@ func TestASecondResourceUnderOneNameAppliesNothing(t *testing.T) {
 	if got := other.receiver.Acked(); len(got) > 0 {
 		t.Errorf("the second applied %v while the name was taken", got)
 	}
-	s.Exec(`UPDATE message_inbox_owner SET seen_until = clock_timestamp()`) // as after half a minute without a heartbeat
+	s.Exec(
+		`UPDATE message_inbox_owner SET seen_until = clock_timestamp()`,
+	) // as after half a minute without a heartbeat
 	s.acked(1, other)
 }
 
@@ -162,7 +172,9 @@ func TestWithoutADatabaseNoCountIsTold(t *testing.T) {
 func TestABatchThatTakesTooLongIsCutSmaller(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.Exec(`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $f$`)
+	s.Exec(
+		`CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $f$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $f$`,
+	)
 	s.Exec(`CREATE TRIGGER slow BEFORE INSERT ON effect FOR EACH ROW EXECUTE FUNCTION slowly()`)
 	// 110 statements of 50 ms each fit into no transaction of a tenth of a second and five more, each alone does
 	w := s.start(func(o *options) { o.config.HandlerTimeout, o.config.Lanes = 100*time.Millisecond, 1 })

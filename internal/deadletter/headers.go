@@ -56,7 +56,7 @@ func DecodeHeaders(b []byte) ([]message.Header, error) {
 
 func cutText(b []byte) (text string, rest []byte, err error) {
 	n, used := binary.Uvarint(b)
-	if used <= 0 || n > uint64(len(b)-used) {
+	if used <= 0 || n > uint64(len(b)-used) { //nolint:gosec // used is at most len(b)
 		return "", nil, ErrInvalidHeaders
 	}
 	end := used + int(n) //nolint:gosec // n is at most len(b)

@@ -72,16 +72,28 @@ func TestBatch(t *testing.T) {
 			want: []string{"applied", "parked"}, wantKey: &verdict.Change{Key: in(1, verdict.Gap), Due: never},
 		},
 		"a failed statement parks its message and all that follows": {
-			key: open(0), items: []any{item("a", 1), fails{item("b", 2)}, item("c", 3)},
-			want: []string{"applied", "parked", "parked"}, wantKey: &verdict.Change{Key: in(1, verdict.Retry), Due: after(minute)},
+			key:   open(0),
+			items: []any{item("a", 1), fails{item("b", 2)}, item("c", 3)},
+			want: []string{
+				"applied",
+				"parked",
+				"parked",
+			},
+			wantKey: &verdict.Change{Key: in(1, verdict.Retry), Due: after(minute)},
 		},
 		"a failure inside a gap is a retry": {
 			key: in(0, verdict.Gap), items: []any{fails{item("a", 1)}},
 			want: []string{"parked"}, wantKey: &verdict.Change{Key: in(0, verdict.Retry), Due: after(minute)},
 		},
 		"a poison at its turn blocks its key": {
-			key: open(0), items: []any{item("a", 1), refused("b", 2), item("c", 3)},
-			want: []string{"applied", "dead_lettered", "parked"}, wantKey: &verdict.Change{Key: in(1, verdict.Blocked), Due: never},
+			key:   open(0),
+			items: []any{item("a", 1), refused("b", 2), item("c", 3)},
+			want: []string{
+				"applied",
+				"dead_lettered",
+				"parked",
+			},
+			wantKey: &verdict.Change{Key: in(1, verdict.Blocked), Due: never},
 		},
 		"a conflict blocks nothing": {
 			key: open(4), items: []any{item("a", 3), item("b", 5)},
@@ -166,7 +178,11 @@ func TestAnotherDigestUnderAKnownIDIsBuried(t *testing.T) {
 	b.Finish()
 
 	want := []verdict.Decision{
-		{Action: verdict.Apply}, bury(deadletter.DuplicateIDDifferentPayload), bury(deadletter.DuplicateIDDifferentPayload),
+		{
+			Action: verdict.Apply,
+		},
+		bury(deadletter.DuplicateIDDifferentPayload),
+		bury(deadletter.DuplicateIDDifferentPayload),
 	}
 	if diff := cmp.Diff(want, b.Decisions()); diff != "" {
 		t.Errorf("decisions differ (-want +got):\n%s", diff)
@@ -209,15 +225,78 @@ func TestDecideParked(t *testing.T) {
 		want    verdict.Action
 		skipped *verdict.Skipped
 	}{
-		"the message that failed is tried again":            {verdict.Rules{}, in(4, verdict.Retry), item("a", 5), 0, verdict.Apply, nil},
-		"the version behind a filled gap applies":           {verdict.Rules{}, in(4, verdict.Gap), item("a", 5), 0, verdict.Apply, nil},
-		"a gap that is held lasts":                          {verdict.Rules{}, in(4, verdict.Gap), item("a", 7), 2 * minute, verdict.Undecided, nil},
-		"a gap lasts until its time is over":                {timed, in(4, verdict.Gap), item("a", 7), minute - 1, verdict.Undecided, nil},
-		"then the missing versions are skipped":             {timed, in(4, verdict.Gap), item("a", 7), minute, verdict.Apply, &verdict.Skipped{From: 5, To: 6}},
-		"a poison behind a gap is buried at its turn":       {timed, in(4, verdict.Gap), refused("a", 7), minute, verdict.Bury, &verdict.Skipped{From: 5, To: 6}},
-		"two messages of one version cannot both apply":     {verdict.Rules{}, in(5, verdict.Gap), item("a", 5), 0, verdict.Bury, nil},
-		"what is older by now is skipped":                   {verdict.Rules{Versions: verdict.IgnoreOlder}, in(5, verdict.Retry), item("a", 5), 0, verdict.Skip, nil},
-		"without versions the first parked message is next": {verdict.Rules{Versions: verdict.Off}, in(0, verdict.Retry), item("a", 0), 0, verdict.Apply, nil},
+		"the message that failed is tried again": {
+			verdict.Rules{},
+			in(4, verdict.Retry),
+			item("a", 5),
+			0,
+			verdict.Apply,
+			nil,
+		},
+		"the version behind a filled gap applies": {
+			verdict.Rules{},
+			in(4, verdict.Gap),
+			item("a", 5),
+			0,
+			verdict.Apply,
+			nil,
+		},
+		"a gap that is held lasts": {
+			verdict.Rules{},
+			in(4, verdict.Gap),
+			item("a", 7),
+			2 * minute,
+			verdict.Undecided,
+			nil,
+		},
+		"a gap lasts until its time is over": {
+			timed,
+			in(4, verdict.Gap),
+			item("a", 7),
+			minute - 1,
+			verdict.Undecided,
+			nil,
+		},
+		"then the missing versions are skipped": {
+			timed,
+			in(4, verdict.Gap),
+			item("a", 7),
+			minute,
+			verdict.Apply,
+			&verdict.Skipped{From: 5, To: 6},
+		},
+		"a poison behind a gap is buried at its turn": {
+			timed,
+			in(4, verdict.Gap),
+			refused("a", 7),
+			minute,
+			verdict.Bury,
+			&verdict.Skipped{From: 5, To: 6},
+		},
+		"two messages of one version cannot both apply": {
+			verdict.Rules{},
+			in(5, verdict.Gap),
+			item("a", 5),
+			0,
+			verdict.Bury,
+			nil,
+		},
+		"what is older by now is skipped": {
+			verdict.Rules{Versions: verdict.IgnoreOlder},
+			in(5, verdict.Retry),
+			item("a", 5),
+			0,
+			verdict.Skip,
+			nil,
+		},
+		"without versions the first parked message is next": {
+			verdict.Rules{Versions: verdict.Off},
+			in(0, verdict.Retry),
+			item("a", 0),
+			0,
+			verdict.Apply,
+			nil,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -247,15 +326,78 @@ func TestAfterDrain(t *testing.T) {
 		want   verdict.State
 		due    verdict.Due
 	}{
-		"with nothing parked the key is open":           {verdict.Rules{}, verdict.Retry, nil, nil, verdict.Open, never},
-		"a failure waits for its pause":                 {verdict.Rules{}, verdict.Gap, &verdict.Failure{Pause: minute}, &verdict.Left{Version: 5}, verdict.Retry, after(minute)},
-		"a dead letter holds what is left":              {verdict.Rules{}, verdict.Blocked, nil, &verdict.Left{Version: 6}, verdict.Blocked, never},
-		"a dead letter holds also with nothing left":    {verdict.Rules{}, verdict.Blocked, nil, nil, verdict.Blocked, never},
-		"a further gap is held":                         {verdict.Rules{}, verdict.Retry, nil, &verdict.Left{Version: 7, Waited: minute}, verdict.Gap, never},
-		"a further gap has the time that is left of it": {timed, verdict.Gap, nil, &verdict.Left{Version: 7, Waited: 20 * time.Second}, verdict.Gap, after(40 * time.Second)},
-		"a gap whose time is over is due":               {timed, verdict.Gap, nil, &verdict.Left{Version: 7, Waited: 2 * minute}, verdict.Gap, after(0)},
-		"the rest of a long queue is due at once":       {verdict.Rules{}, verdict.Gap, nil, &verdict.Left{Version: 5}, verdict.Retry, after(0)},
-		"so it is without versions":                     {verdict.Rules{Versions: verdict.Off}, verdict.Retry, nil, &verdict.Left{}, verdict.Retry, after(0)},
+		"with nothing parked the key is open": {
+			verdict.Rules{},
+			verdict.Retry,
+			nil,
+			nil,
+			verdict.Open,
+			never,
+		},
+		"a failure waits for its pause": {
+			verdict.Rules{},
+			verdict.Gap,
+			&verdict.Failure{Pause: minute},
+			&verdict.Left{Version: 5},
+			verdict.Retry,
+			after(minute),
+		},
+		"a dead letter holds what is left": {
+			verdict.Rules{},
+			verdict.Blocked,
+			nil,
+			&verdict.Left{Version: 6},
+			verdict.Blocked,
+			never,
+		},
+		"a dead letter holds also with nothing left": {
+			verdict.Rules{},
+			verdict.Blocked,
+			nil,
+			nil,
+			verdict.Blocked,
+			never,
+		},
+		"a further gap is held": {
+			verdict.Rules{},
+			verdict.Retry,
+			nil,
+			&verdict.Left{Version: 7, Waited: minute},
+			verdict.Gap,
+			never,
+		},
+		"a further gap has the time that is left of it": {
+			timed,
+			verdict.Gap,
+			nil,
+			&verdict.Left{Version: 7, Waited: 20 * time.Second},
+			verdict.Gap,
+			after(40 * time.Second),
+		},
+		"a gap whose time is over is due": {
+			timed,
+			verdict.Gap,
+			nil,
+			&verdict.Left{Version: 7, Waited: 2 * minute},
+			verdict.Gap,
+			after(0),
+		},
+		"the rest of a long queue is due at once": {
+			verdict.Rules{},
+			verdict.Gap,
+			nil,
+			&verdict.Left{Version: 5},
+			verdict.Retry,
+			after(0),
+		},
+		"so it is without versions": {
+			verdict.Rules{Versions: verdict.Off},
+			verdict.Retry,
+			nil,
+			&verdict.Left{},
+			verdict.Retry,
+			after(0),
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

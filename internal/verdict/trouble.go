@@ -66,7 +66,11 @@ type NameInUseError struct {
 
 // Error implements error.
 func (e *NameInUseError) Error() string {
-	return fmt.Sprintf("consumer name %s is used by InboxConsumer %s: give one of them another", e.ConsumerName, e.Owner)
+	return fmt.Sprintf(
+		"consumer name %s is used by InboxConsumer %s: give one of them another",
+		e.ConsumerName,
+		e.Owner,
+	)
 }
 
 // StatementError says that the database does not accept a handler's statement.

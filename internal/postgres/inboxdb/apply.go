@@ -82,21 +82,17 @@ func (s *Store) together(ctx context.Context, tx pgx.Tx, job verdict.Job, b *ver
 			effects = append(effects, it.Statement)
 		}
 	}
-	if err := s.write(ctx, tx, b); err != nil {
+	w, err := s.queueDecisions(ctx, tx, b)
+	if err != nil {
 		return err
 	}
-	if len(effects) == 0 {
-		return nil
+	if len(effects) > 0 { // behind our own statements, which the handler's bound is not for
+		w.queue(statementTimeoutSQL, milliseconds(job.HandlerTimeout))
 	}
-	batch := &pgx.Batch{}
-	batch.Queue(statementTimeoutSQL, milliseconds(job.HandlerTimeout))
 	for _, e := range effects {
-		batch.Queue(e.SQL, e.Args...)
+		w.add(handling, e.SQL, e.Args...)
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return &handlerError{err}
-	}
-	return nil
+	return doing("write decisions and effects", w.send(ctx, tx))
 }
 
 // prepare locks the keys and puts the ids into the inbox.

@@ -121,6 +121,7 @@ func TestABatchCommitsEffectsInboxAndKeysTogether(t *testing.T) {
 func TestADuplicateThatCommitsMeanwhileIsComparedToo(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, in *inbox) {
+		t.Helper()
 		same, forged := order("same", "k", 1), order("forged", "l", 1)
 		tx := in.begin(`INSERT INTO message_inbox (consumer_name, source, event_id, payload_digest, outcome)
 			VALUES ($1, 'shop', 'same', $2, 'A'), ($1, 'shop', 'forged', '\x00', 'A')`, consumerName, same.Digest[:])
@@ -139,6 +140,7 @@ func TestADuplicateThatCommitsMeanwhileIsComparedToo(t *testing.T) {
 func TestAKeyInAnotherProcesssTransactionIsLeftOut(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, in *inbox) {
+		t.Helper()
 		first, second := in.store(), in.store()
 		in.apply(first, order("a", "k", 1), order("x", "l", 1))
 		tx := in.begin(`LOCK TABLE effect IN SHARE MODE`)
@@ -147,7 +149,10 @@ func TestAKeyInAnotherProcesssTransactionIsLeftOut(t *testing.T) {
 
 		marker := order("y", "l", 2)
 		marker.Statement = nil // so that it does not wait for the table
-		if diff := cmp.Diff([]string{"undecided", "skipped"}, in.apply(second, order("c", "k", 3), marker)); diff != "" {
+		if diff := cmp.Diff(
+			[]string{"undecided", "skipped"},
+			in.apply(second, order("c", "k", 3), marker),
+		); diff != "" {
 			t.Errorf("decisions while the key is held differ (-want +got):\n%s", diff)
 		}
 		in.commit(tx)
@@ -165,6 +170,7 @@ func TestAKeyInAnotherProcesssTransactionIsLeftOut(t *testing.T) {
 func TestAGapThatIsFilledWhileAMessageParksIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, in *inbox) {
+		t.Helper()
 		first, second := in.store(), in.store()
 		in.apply(first, order("a", "k", 1))
 		tx := in.begin(`LOCK TABLE message_parked IN SHARE MODE`)
@@ -188,6 +194,7 @@ func TestAGapThatIsFilledWhileAMessageParksIsNotForgotten(t *testing.T) {
 func TestBatchesWithTheSameIDsInOppositeOrderDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, in *inbox) {
+		t.Helper()
 		unkeyed := func(ids ...string) []*verdict.Item {
 			var items []*verdict.Item
 			for _, id := range ids {

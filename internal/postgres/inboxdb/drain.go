@@ -46,13 +46,16 @@ type drain struct {
 	job   verdict.Job
 	admit func(record message.Record, position string) *verdict.Item
 	done  verdict.Drained
-	// preset is how the first statement is known to fail.
-	preset error
+	// preset tells how the first statement is known to fail; nil where it is not.
+	preset func(attempts int, failing time.Duration) *verdict.Failure
 }
 
 // again repeats a transaction that could not commit for its statements: the first one is taken to be the cause.
 func (d *drain) again(ctx context.Context, step func(context.Context, pgx.Tx) error, cause error) error {
-	d.done, d.preset = verdict.Drained{}, cause
+	d.done = verdict.Drained{}
+	d.preset = func(attempts int, failing time.Duration) *verdict.Failure {
+		return failure(d.job, cause, attempts, failing)
+	}
 	defer func() { d.preset = nil }()
 	return d.inTx(ctx, 2*d.job.HandlerTimeout+overhead, step)
 }
@@ -174,8 +177,20 @@ func (d *drain) scan(h *verdict.Hash) func(pgx.CollectableRow) (parkedRow, error
 		var position string
 		var keyed bool
 		var waited, failing int64
-		err := r.Scan(&p.sequence, &id.Source, &id.EventID, &keyed, &record.Key, &record.Body, &headers, &digest, &position,
-			&p.Attempts, &waited, &failing)
+		err := r.Scan(
+			&p.sequence,
+			&id.Source,
+			&id.EventID,
+			&keyed,
+			&record.Key,
+			&record.Body,
+			&headers,
+			&digest,
+			&position,
+			&p.Attempts,
+			&waited,
+			&failing,
+		)
 		if err != nil {
 			return p, err
 		}
@@ -195,7 +210,12 @@ func (d *drain) scan(h *verdict.Hash) func(pgx.CollectableRow) (parkedRow, error
 
 // handle carries a decision out. The outcome flips before the statement runs: a message that was applied before, whoever
 // did it, is only removed.
-func (d *drain) handle(ctx context.Context, tx pgx.Tx, row parkedRow, decision verdict.Decision) (verdict.Decision, error) {
+func (d *drain) handle(
+	ctx context.Context,
+	tx pgx.Tx,
+	row parkedRow,
+	decision verdict.Decision,
+) (verdict.Decision, error) {
 	if decision.Action == verdict.Apply {
 		failed, repeated, err := d.apply(ctx, tx, row)
 		switch {
@@ -227,10 +247,14 @@ func (d *drain) handle(ctx context.Context, tx pgx.Tx, row parkedRow, decision v
 }
 
 // apply runs a parked message's statement, with the flip of its outcome in the same savepoint.
-func (d *drain) apply(ctx context.Context, tx pgx.Tx, row parkedRow) (failed *verdict.Failure, repeated bool, err error) {
+func (d *drain) apply(
+	ctx context.Context,
+	tx pgx.Tx,
+	row parkedRow,
+) (failed *verdict.Failure, repeated bool, err error) {
 	attempts := row.Attempts + 1
 	if d.preset != nil {
-		failed = failure(d.job, d.preset, attempts, row.Failing)
+		failed = d.preset(attempts, row.Failing)
 		d.preset = nil
 		return failed, false, nil
 	}
@@ -242,21 +266,27 @@ func (d *drain) apply(ctx context.Context, tx pgx.Tx, row parkedRow) (failed *ve
 		return nil, false, doing("flip the outcome", err)
 	}
 	if tag.RowsAffected() == 1 {
-		if _, err := tx.Exec(ctx, statementTimeoutSQL, milliseconds(d.job.HandlerTimeout)); err != nil {
-			return nil, false, err
-		}
-		failed, err = d.Store.statement(ctx, tx, d.job, row.Statement, attempts, row.Failing)
-		if err != nil || failed != nil {
+		if failed, err = d.timed(ctx, tx, row, attempts); err != nil || failed != nil {
 			return failed, false, err
-		}
-		if _, err := tx.Exec(ctx, resetTimeoutSQL); err != nil {
-			return nil, false, err
 		}
 	}
 	w := newWrites()
 	w.queue(releaseSQL)
 	w.queue(d.sql.unpark, row.sequence)
 	return nil, tag.RowsAffected() == 0, doing("remove a parked message", w.send(ctx, tx))
+}
+
+// timed runs a parked message's statement under the handler's bound.
+func (d *drain) timed(ctx context.Context, tx pgx.Tx, row parkedRow, attempts int) (*verdict.Failure, error) {
+	if _, err := tx.Exec(ctx, statementTimeoutSQL, milliseconds(d.job.HandlerTimeout)); err != nil {
+		return nil, err
+	}
+	failed, err := d.statement(ctx, tx, d.job, row.Statement, attempts, row.Failing)
+	if err != nil || failed != nil {
+		return failed, err // the savepoint's end took the bound back as well
+	}
+	_, err = tx.Exec(ctx, resetTimeoutSQL)
+	return nil, err
 }
 
 // failAgain writes a further failure. A failure that cannot tell whether the message is the cause counts no attempt.

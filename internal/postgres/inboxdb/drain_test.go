@@ -41,6 +41,7 @@ func (in *inbox) drainAll(s *inboxdb.Store, rules verdict.Rules) (decisions []st
 func TestOnlyOneProcessDrainsAKey(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, in *inbox) {
+		t.Helper()
 		first, second := in.store(), in.store()
 		in.apply(first, order("b", "k", 2), order("c", "k", 3), order("a", "k", 1))
 		tx := in.begin(`LOCK TABLE effect IN SHARE MODE`)
@@ -75,7 +76,12 @@ func TestALongQueueIsDrainedInPartsAndNothingPassesIt(t *testing.T) {
 	}
 	in.apply(s, late...)
 	in.apply(s, order("first", "k", 1))
-	if d, err := s.Drain(t.Context(), job(verdict.Rules{}), admit); err != nil || len(d.Decisions) == 0 || len(d.Decisions) > 50 {
+	if d, err := s.Drain(
+		t.Context(),
+		job(verdict.Rules{}),
+		admit,
+	); err != nil || len(d.Decisions) == 0 ||
+		len(d.Decisions) > 50 {
 		t.Fatalf("Drain() = %d decisions, %v", len(d.Decisions), err)
 	}
 	if diff := cmp.Diff([]string{"parked"}, in.apply(s, order("last", "k", 181))); diff != "" {
@@ -86,7 +92,10 @@ func TestALongQueueIsDrainedInPartsAndNothingPassesIt(t *testing.T) {
 	if len(got) != 181 || got[180] != "k@181" {
 		t.Errorf("%d effects, want 181 in order", len(got))
 	}
-	if n := testkit.Value[int64](in.DB, `SELECT count(*) FROM message_inbox_key WHERE state <> 'O' OR due_at IS NOT NULL`); n > 0 {
+	if n := testkit.Value[int64](
+		in.DB,
+		`SELECT count(*) FROM message_inbox_key WHERE state <> 'O' OR due_at IS NOT NULL`,
+	); n > 0 {
 		t.Error("the key is not open afterwards")
 	}
 }
@@ -110,7 +119,10 @@ func TestTwoMessagesOfOneVersionDoNotBothApply(t *testing.T) {
 	in := newInbox(t)
 	s := in.store()
 	in.apply(s, order("b", "k", 2), order("b2", "k", 2), order("a", "k", 1))
-	if diff := cmp.Diff([]string{"applied", "dead_lettered VersionConflict"}, in.drainAll(s, verdict.Rules{})); diff != "" {
+	if diff := cmp.Diff(
+		[]string{"applied", "dead_lettered VersionConflict"},
+		in.drainAll(s, verdict.Rules{}),
+	); diff != "" {
 		t.Errorf("decisions differ (-want +got):\n%s", diff)
 	}
 	outcomes := testkit.Values[string](in.DB, `SELECT event_id || outcome::text FROM message_inbox ORDER BY 1`)
@@ -140,8 +152,11 @@ func TestThePauseGrowsWithAttemptsAndWithTime(t *testing.T) {
 	if attempts != 7 || failing < time.Hour || failing > time.Hour+time.Minute {
 		t.Errorf("the pause was asked for %d attempts and %v, want 7 and an hour", attempts, failing)
 	}
-	due := testkit.Value[bool](in.DB, `SELECT due_at BETWEEN now() + interval '59 minutes' AND now() + interval '61 minutes'
-		FROM message_inbox_key`)
+	due := testkit.Value[bool](
+		in.DB,
+		`SELECT due_at BETWEEN now() + interval '59 minutes' AND now() + interval '61 minutes'
+		FROM message_inbox_key`,
+	)
 	if !due {
 		t.Error("the key is not due in an hour")
 	}

@@ -68,8 +68,13 @@ const insertEffect = `INSERT INTO effect (event_id, key, version, data) VALUES (
 func order(id, key string, version int64) *verdict.Item {
 	it := &verdict.Item{
 		Envelope: message.Envelope{
-			EventID: id, Type: "order.paid", SchemaVersion: 1, Source: "shop", OrderingKey: key, AggregateVersion: version,
-			Data: []byte(`{"n":1}`),
+			EventID:          id,
+			Type:             "order.paid",
+			SchemaVersion:    1,
+			Source:           "shop",
+			OrderingKey:      key,
+			AggregateVersion: version,
+			Data:             []byte(`{"n":1}`),
 		},
 		Position: "ORDERS@" + id, Keyed: true, Key: verdict.KeyHash(consumerName, "shop", "", key),
 	}

@@ -91,13 +91,12 @@ func (s *Store) inTx(ctx context.Context, limit time.Duration, f func(context.Co
 func (s *Store) rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
-	_ = tx.Rollback(ctx) //nolint:errcheck // see above
+	_ = tx.Rollback(ctx)
 }
 
 // trouble says what an error of our own statements means. n is the number of messages in the transaction.
 func trouble(err error, n int) *verdict.Trouble {
-	var known *verdict.Trouble
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*verdict.Trouble](err); ok {
 		return known
 	}
 	class, reason, state := postgres.Classify(err)

@@ -139,7 +139,8 @@ func prepareOnce(ctx context.Context, conn *pgx.Conn, route int, statement strin
 	}
 	var refused *pgconn.PgError
 	class, _, _ := postgres.Classify(err)
-	if !errors.As(err, &refused) || (class != postgres.ClassStatement && refused.Code[:2] != "42" && refused.Code[:2] != "3F") {
+	if !errors.As(err, &refused) ||
+		(class != postgres.ClassStatement && refused.Code[:2] != "42" && refused.Code[:2] != "3F") {
 		return trouble(doing("prepare a handler's statement", err), 1)
 	}
 	return &verdict.StatementError{Route: route, Code: refused.Code, Position: int(refused.Position)}

@@ -2,6 +2,7 @@ package inboxdb
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,25 +12,38 @@ import (
 	"github.com/postrider/postrider/internal/verdict"
 )
 
-// writes is a pipelined batch of our own statements that knows which of them keep dead letters.
+// part is whose statement one of a pipelined batch is.
+type part uint8
+
+const (
+	bookkeeping part = iota
+	burying          // keeps a dead letter
+	handling         // the handler's
+)
+
+// writes is a pipelined batch that knows whose statement each is: an error means something else for each.
 type writes struct {
-	batch  *pgx.Batch
-	burial map[int]bool
+	batch *pgx.Batch
+	parts []part
+	texts map[string]part // of those that are not bookkeeping
 }
 
-func newWrites() *writes { return &writes{batch: &pgx.Batch{}, burial: make(map[int]bool)} }
+func newWrites() *writes { return &writes{batch: &pgx.Batch{}, texts: make(map[string]part)} }
 
-func (w *writes) queue(sql string, args ...any) { w.batch.Queue(sql, args...) }
+func (w *writes) queue(sql string, args ...any) { w.add(bookkeeping, sql, args...) }
 
-func (w *writes) bury(sql string, args ...any) {
-	w.burial[w.batch.Len()] = true
+func (w *writes) add(p part, sql string, args ...any) {
+	if p != bookkeeping {
+		w.texts[sql] = p
+	}
+	w.parts = append(w.parts, p)
 	w.batch.Queue(sql, args...)
 }
 
-// send runs the batch. A dead letter that cannot be written is told apart: nothing may be acknowledged then.
+// send runs the batch. A dead letter that cannot be written is told apart, since nothing may be acknowledged then, and so
+// is an error of the handler's, which is about one of the messages.
 func (w *writes) send(ctx context.Context, tx pgx.Tx) (err error) {
-	n := w.batch.Len()
-	if n == 0 {
+	if len(w.parts) == 0 {
 		return nil
 	}
 	results := tx.SendBatch(ctx, w.batch)
@@ -38,15 +52,27 @@ func (w *writes) send(ctx context.Context, tx pgx.Tx) (err error) {
 			err = closeErr
 		}
 	}()
-	for i := range n {
+	for _, p := range w.parts {
 		if _, err := results.Exec(); err != nil {
-			if w.burial[i] {
-				return unburied(err)
-			}
-			return err
+			return w.blame(p, err)
 		}
 	}
 	return nil
+}
+
+// blame says whose error it is. One of parsing comes before any statement runs, and names its statement itself.
+func (w *writes) blame(p part, err error) error {
+	if parsing, ok := errors.AsType[pgx.ErrPreprocessingBatch](err); ok {
+		p = w.texts[parsing.SQL()]
+	}
+	switch p {
+	case burying:
+		return unburied(err)
+	case handling:
+		return &handlerError{err}
+	default:
+		return err
+	}
 }
 
 // unburied says what an error of a dead letter's insert means.
@@ -65,8 +91,17 @@ func unburied(err error) error {
 
 // write writes everything that a batch decided but the handler's statements.
 func (s *Store) write(ctx context.Context, tx pgx.Tx, b *verdict.Batch) error {
+	w, err := s.queueDecisions(ctx, tx, b)
+	if err != nil {
+		return err
+	}
+	return doing("write decisions", w.send(ctx, tx))
+}
+
+// queueDecisions makes the statements that write what a batch decided.
+func (s *Store) queueDecisions(ctx context.Context, tx pgx.Tx, b *verdict.Batch) (*writes, error) {
 	if err := s.findLate(ctx, tx, b); err != nil {
-		return doing("look up skipped versions", err)
+		return nil, doing("look up skipped versions", err)
 	}
 	b.Finish()
 	w := newWrites()
@@ -81,14 +116,23 @@ func (s *Store) write(ctx context.Context, tx pgx.Tx, b *verdict.Batch) error {
 		case verdict.Undecided, verdict.Repeat, verdict.Apply, verdict.Skip:
 		}
 		if b.IsFresh(i) && d.Action != verdict.Apply && d.Action != verdict.Undecided {
-			sources, ids, outcomes = append(sources, it.Source), append(ids, it.EventID), append(outcomes, d.Action.Outcome())
+			sources, ids, outcomes = append(
+				sources,
+				it.Source,
+			), append(
+				ids,
+				it.EventID,
+			), append(
+				outcomes,
+				d.Action.Outcome(),
+			)
 		}
 	}
 	if len(ids) > 0 {
 		w.queue(s.sql.outcomes, s.consumer, sources, ids, outcomes)
 	}
 	s.queueChanges(w, b.Changes())
-	return doing("write decisions", w.send(ctx, tx))
+	return w, nil
 }
 
 // findLate tells versions that were given up on purpose from conflicts.
@@ -100,7 +144,7 @@ func (s *Store) findLate(ctx context.Context, tx pgx.Tx, b *verdict.Batch) error
 		if d.Reason == deadletter.VersionConflict {
 			it := b.Items()[i]
 			hashes, versions = append(hashes, it.Key), append(versions, it.AggregateVersion)
-			places = append(places, int32(i)) //nolint:gosec // a batch is small
+			places = append(places, int32(i))
 		}
 	}
 	late, err := s.late(ctx, tx, hashes, versions, places)
@@ -178,9 +222,28 @@ func (s *Store) queuePark(w *writes, it *verdict.Item, f *verdict.Failure) {
 			pause = new(f.Pause.Microseconds())
 		}
 	}
-	w.queue(s.sql.park, s.consumer, it.Source, it.EventID, it.Type, keyOf(it), it.Stream, it.OrderingKey,
-		versionOf(it), it.Record.Key, notNull(it.Record.Body), deadletter.EncodeHeaders(it.Record.Headers), it.Digest[:],
-		it.Position, attempts, failed, code, pause)
+	w.queue(
+		s.sql.park,
+		s.consumer,
+		it.Source,
+		it.EventID,
+		it.Type,
+		keyOf(it),
+		it.Stream,
+		it.OrderingKey,
+		versionOf(
+			it,
+		),
+		it.Record.Key,
+		notNull(it.Record.Body),
+		deadletter.EncodeHeaders(it.Record.Headers),
+		it.Digest[:],
+		it.Position,
+		attempts,
+		failed,
+		code,
+		pause,
+	)
 }
 
 // burial is what is known of a parked message that becomes a dead letter.
@@ -208,10 +271,32 @@ func (s *Store) queueBury(w *writes, it *verdict.Item, reason deadletter.Reason,
 	if !e.OccurredAt.IsZero() {
 		occurred = &e.OccurredAt
 	}
-	w.bury(s.sql.bury, string(f.Origin), f.OriginName, e.Source, e.EventID, e.Type, e.SchemaVersion, e.OrderingKey,
-		versionOf(it), f.Destination, f.Record.Key, notNull(f.Record.Body), deadletter.EncodeHeaders(f.Record.Headers),
-		e.ContentType, e.Traceparent, occurred, f.Position, f.Digest[:], string(reason), orNull(f.Code), orNull(f.Detail),
-		f.Attempts, first)
+	w.add(
+		burying,
+		s.sql.bury,
+		string(f.Origin),
+		f.OriginName,
+		e.Source,
+		e.EventID,
+		e.Type,
+		e.SchemaVersion,
+		e.OrderingKey,
+		versionOf(it),
+		f.Destination,
+		f.Record.Key,
+		notNull(f.Record.Body),
+		deadletter.EncodeHeaders(f.Record.Headers),
+		e.ContentType,
+		e.Traceparent,
+		occurred,
+		f.Position,
+		f.Digest[:],
+		string(reason),
+		orNull(f.Code),
+		orNull(f.Detail),
+		f.Attempts,
+		first,
+	)
 }
 
 func keyOf(it *verdict.Item) *[16]byte {

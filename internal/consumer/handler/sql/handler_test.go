@@ -97,8 +97,15 @@ func TestArguments(t *testing.T) {
 	}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	s, refusal := h.Route(&message.Envelope{
-		EventID: "7", Type: "all", SchemaVersion: 2, OrderingKey: "k", AggregateVersion: 9, OccurredAt: at, Source: "shop",
-		Headers: map[string]string{"tenant": "a"}, Data: []byte(`{"x":1}`),
+		EventID:          "7",
+		Type:             "all",
+		SchemaVersion:    2,
+		OrderingKey:      "k",
+		AggregateVersion: 9,
+		OccurredAt:       at,
+		Source:           "shop",
+		Headers:          map[string]string{"tenant": "a"},
+		Data:             []byte(`{"x":1}`),
 	})
 	if refusal != nil {
 		t.Fatalf("Route() refuses: %v", refusal)
@@ -176,11 +183,17 @@ func TestNewNamesTheRoute(t *testing.T) {
 		cfg  sql.Config
 		want string
 	}{
-		"no route":                     {sql.Config{MaxDepth: 1}, "no route"},
-		"no bound of depth":            {sql.Config{Routes: []sql.Route{ok}}, "bounded"},
-		"a statement that is no one":   {sql.Config{MaxDepth: 1, Routes: []sql.Route{ok, {Statement: "SELECT 1; SELECT 2"}}}, "routes[1].statement"},
+		"no route":          {sql.Config{MaxDepth: 1}, "no route"},
+		"no bound of depth": {sql.Config{Routes: []sql.Route{ok}}, "bounded"},
+		"a statement that is no one": {
+			sql.Config{MaxDepth: 1, Routes: []sql.Route{ok, {Statement: "SELECT 1; SELECT 2"}}},
+			"routes[1].statement",
+		},
 		"a type that two routes claim": {sql.Config{MaxDepth: 1, Routes: []sql.Route{ok, ok}}, "taken by routes[0]"},
-		"a star in the middle":         {sql.Config{MaxDepth: 1, Routes: []sql.Route{{EventTypes: []string{"a*"}, Statement: "SELECT 1"}}}, "star"},
+		"a star in the middle": {
+			sql.Config{MaxDepth: 1, Routes: []sql.Route{{EventTypes: []string{"a*"}, Statement: "SELECT 1"}}},
+			"star",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -15,18 +15,23 @@ import (
 func checkJSON(b []byte, maxDepth int) *verdict.Refusal {
 	if !shallow(b, maxDepth) {
 		return &verdict.Refusal{
-			Reason: deadletter.PayloadTooDeep, Detail: "the data is nested deeper than " + strconv.Itoa(maxDepth) + " levels",
+			Reason: deadletter.PayloadTooDeep,
+			Detail: "the data is nested deeper than " + strconv.Itoa(maxDepth) + " levels",
 		}
 	}
 	if !utf8.Valid(b) {
 		return &verdict.Refusal{Reason: deadletter.UnstorableText, Detail: "the data is not UTF-8"}
 	}
 	if !json.Valid(b) {
-		return &verdict.Refusal{Reason: deadletter.InvalidPayload, Detail: "the data is not JSON, and the route reads @data"}
+		return &verdict.Refusal{
+			Reason: deadletter.InvalidPayload,
+			Detail: "the data is not JSON, and the route reads @data",
+		}
 	}
 	if !storableEscapes(b) {
 		return &verdict.Refusal{
-			Reason: deadletter.UnstorableText, Detail: "the data holds \\u0000 or half of a surrogate pair, which jsonb refuses",
+			Reason: deadletter.UnstorableText,
+			Detail: "the data holds \\u0000 or half of a surrogate pair, which jsonb refuses",
 		}
 	}
 	return nil

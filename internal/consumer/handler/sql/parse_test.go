@@ -25,7 +25,16 @@ func TestParse(t *testing.T) {
 			"INSERT INTO t VALUES (($1::text), ($2::text), ($3::int4), ($4::text), ($5::int8), " +
 				"($6::timestamptz), ($7::text), ($8::jsonb), ($9::jsonb), ($10::bytea))",
 			[]parameter{
-				eventID, eventType, schemaVersion, orderingKey, aggregateVersion, occurredAt, source, headers, data, payload,
+				eventID,
+				eventType,
+				schemaVersion,
+				orderingKey,
+				aggregateVersion,
+				occurredAt,
+				source,
+				headers,
+				data,
+				payload,
 			},
 		},
 		"a parameter used twice is one": {
@@ -39,7 +48,9 @@ func TestParse(t *testing.T) {
 			"SELECT 1; \n-- the end", "SELECT 1 \n-- the end", nil,
 		},
 		"a comment may stand first": {
-			"/* a /* nested */ @data */ -- and @data\nSELECT 1", "/* a /* nested */ @data */ -- and @data\nSELECT 1", nil,
+			"/* a /* nested */ @data */ -- and @data\nSELECT 1",
+			"/* a /* nested */ @data */ -- and @data\nSELECT 1",
+			nil,
 		},
 		"texts stay as they are": {
 			`SELECT '@data it''s @data', E'\'@data\\', U&'@data', $$@data$$, $q$ $$ @data $q$, "@data ""x"" @data", a$b$c FROM t`,
@@ -50,11 +61,14 @@ func TestParse(t *testing.T) {
 			`SELECT '\', @data`, `SELECT '\', ($1::jsonb)`, []parameter{data},
 		},
 		"operators with an at sign stay": {
-			"SELECT a @> b, c <@ d, e @@ f, g @? h, i <@j FROM t", "SELECT a @> b, c <@ d, e @@ f, g @? h, i <@j FROM t", nil,
+			"SELECT a @> b, c <@ d, e @@ f, g @? h, i <@j FROM t",
+			"SELECT a @> b, c <@ d, e @@ f, g @? h, i <@j FROM t",
+			nil,
 		},
 		"an operator may stand before a parameter": {
 			"SELECT a @> @data, a <@ @data, -  @schema_version FROM t",
-			"SELECT a @> ($1::jsonb), a <@ ($1::jsonb), -  ($2::int4) FROM t", []parameter{data, schemaVersion},
+			"SELECT a @> ($1::jsonb), a <@ ($1::jsonb), -  ($2::int4) FROM t",
+			[]parameter{data, schemaVersion},
 		},
 		"a comment ends an operator": {
 			"SELECT 1 +-- @data\n 2", "SELECT 1 +-- @data\n 2", nil,
@@ -63,7 +77,9 @@ func TestParse(t *testing.T) {
 			"SELECT e FROM e WHERE e.e = @source", "SELECT e FROM e WHERE e.e = ($1::text)", []parameter{source},
 		},
 		"letters beyond ASCII are letters": {
-			"SELECT größe FROM bücher WHERE id = @event_id", "SELECT größe FROM bücher WHERE id = ($1::text)", []parameter{eventID},
+			"SELECT größe FROM bücher WHERE id = @event_id",
+			"SELECT größe FROM bücher WHERE id = ($1::text)",
+			[]parameter{eventID},
 		},
 	}
 	for name, tc := range cases {
@@ -125,7 +141,10 @@ func TestPositionsPointIntoTheStatementAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatalf("parse() error = %v", err)
 	}
-	at := func(s, part string) int { return len([]rune(s[:strings.Index(s, part)])) + 1 }
+	at := func(s, part string) int {
+		before, _, _ := strings.Cut(s, part)
+		return len([]rune(before)) + 1
+	}
 	for _, part := range []string{"SELECT", "é", "wrong"} {
 		if got, want := p.original(at(p.sql, part)), at(in, part); got != want {
 			t.Errorf("position of %q = %d, want %d", part, got, want)
