@@ -1,0 +1,139 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/relay"
+	"github.com/postrider/postrider/internal/shard"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// watched is a broker that confirms everything and watches the order.
+type watched struct{ judge *orderJudge }
+
+func (w watched) Publish(_ context.Context, batch []message.Message) []broker.Confirmation {
+	got := make([]broker.Confirmation, len(batch))
+	for i, m := range batch {
+		w.judge.arrived(m)
+		got[i] = broker.Confirmation{Outcome: broker.Confirmed, Position: "ORDERS@1"}
+	}
+	return got
+}
+
+// stress lets eight writers hold positions for a while before they commit, several keys in one transaction and some of
+// them rolled back, beside a relay with small batches. It returns what arrived out of order.
+func stress(t *testing.T, wrap func(relay.Store) relay.Store, lasts time.Duration) []string {
+	t.Helper()
+	w := newWorld(t, 8)
+	judge := &orderJudge{seen: make(map[string]int64), ids: make(map[message.ID]int), counts: true}
+	w.start(options{publisher: watched{judge}, wrap: wrap, config: func(c *relay.Config) {
+		c.Batch.MaxMessages, c.Batch.PollInterval = 40, 5*time.Millisecond
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	var writers sync.WaitGroup
+	for i := range uint64(8) {
+		writers.Go(func() { w.slowWriter(ctx, i) })
+	}
+	writers.Wait()
+	w.awaitEmpty()
+	t.Logf("%d messages", len(judge.ids))
+	if n := len(judge.ids); n < 200 {
+		t.Errorf("only %d messages: the stress shows nothing", n)
+	}
+	return judge.mistakes()
+}
+
+// slowWriter writes one or two keys a transaction; the first writer stays open for long now and then.
+func (w *world) slowWriter(ctx context.Context, index uint64) {
+	random := seeded(index)
+	for ctx.Err() == nil {
+		err := pgx.BeginFunc(w.t.Context(), w.Pool(), func(tx pgx.Tx) error {
+			first := random.IntN(40)
+			for i := range 1 + random.IntN(4)/3 {
+				if _, err := write(w.t.Context(), tx, fmt.Sprintf("k%02d", first+i)); err != nil {
+					return err
+				}
+			}
+			switch x := random.Float64(); {
+			case index == 0 && x < 0.05:
+				rest(ctx, random, 250, 300)
+			case x < 0.3:
+				rest(ctx, random, 0, 4)
+			}
+			if random.Float64() < 0.05 {
+				return errRolledBack
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errRolledBack) {
+			w.t.Errorf("writer: %v", err)
+			return
+		}
+	}
+}
+
+func TestTheFloorKeepsTheOrderOfLateCommits(t *testing.T) {
+	t.Parallel()
+	for _, mistake := range stress(t, func(s relay.Store) relay.Store { return s }, 4*time.Second) {
+		t.Error(mistake)
+	}
+}
+
+func TestMutationAPlainCursorReordersLateCommits(t *testing.T) {
+	t.Parallel()
+	if len(stress(t, func(s relay.Store) relay.Store { return plainCursor{s} }, 3*time.Second)) == 0 {
+		t.Error("the stress found nothing wrong with a plain cursor: it would not notice a broken floor either")
+	}
+}
+
+// The next batch is read while one is published and the one before is settled.
+func TestReadingPublishingAndSettlingOverlap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.put("k", 30)
+	h := &hooks{}
+	settling, settle := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	h.settle = func(call func() (shard.Settlement, error)) (shard.Settlement, error) {
+		once.Do(func() {
+			close(settling)
+			<-settle
+		})
+		return call()
+	}
+	publishing, publish := make(chan struct{}, 10), make(chan struct{})
+	p := slowBroker{ledger: w.broker, entered: publishing, free: publish}
+	w.start(options{wrap: h.wrap, publisher: p, config: func(c *relay.Config) { c.Batch.MaxMessages = 10 }})
+	<-publishing          // the first batch
+	publish <- struct{}{} // is confirmed
+	<-settling            // and is being settled,
+	<-publishing          // while the second is being published,
+	testkit.Eventually(t, patience, "and the third is read", func() bool { return h.claims.Load() >= 3 })
+	close(settle)
+	close(publish)
+	w.awaitEmpty()
+	w.inOrder("k", 30)
+}
+
+// slowBroker lets the test say when a batch is answered.
+type slowBroker struct {
+	*ledger
+	entered chan<- struct{}
+	free    <-chan struct{}
+}
+
+func (s slowBroker) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
+	s.entered <- struct{}{}
+	<-s.free
+	return s.ledger.Publish(ctx, batch)
+}
