@@ -16,6 +16,9 @@ import (
 func (r *runner) lintSteps(ctx context.Context) {
 	r.step(ctx, "layout", r.checkLayout)
 	r.step(ctx, "lint", func(ctx context.Context) error { return r.golangci(ctx, ".golangci.yml", "./...") })
+	r.step(ctx, "Dockerfile", func(ctx context.Context) error {
+		return r.sh(ctx, "go", "-C", filepath.Join("hack", "tools", "dockerfile"), "test", "-count=1", "./...")
+	})
 	if r.exists("api") {
 		r.step(ctx, "api lint", func(ctx context.Context) error {
 			return r.golangci(ctx, ".golangci-kal.yml", "./api/...")
