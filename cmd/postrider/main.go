@@ -75,6 +75,9 @@ func newRootCommand() *cobra.Command {
 	for _, command := range []func() *cobra.Command{
 		newValidateCommand,
 		newSchemaCommand,
+		newUpCommand,
+		newVerifyCommand,
+		newBenchCommand,
 	} {
 		root.AddCommand(command())
 	}

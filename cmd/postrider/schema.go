@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -97,19 +96,19 @@ func (f *schemaFlags) verifyCommand() *cobra.Command {
 	}
 	command.Flags().StringVar(&role, "role", "", "also check the user's rights as application, relay or consumer")
 	f.connecting(command, func(ctx context.Context, pool *postgres.Pool, o schema.Options, out io.Writer) error {
-		if !slices.Contains(
-			[]schema.Role{"", schema.RoleApplication, schema.RoleRelay, schema.RoleConsumer},
-			schema.Role(role),
-		) {
+		x := schema.Expected{Options: o, Role: schema.Role(role)}
+		switch x.Role {
+		case "", schema.RoleApplication, schema.RoleRelay, schema.RoleConsumer:
+		default:
 			return wrong(errors.New("--role is application, relay or consumer"))
 		}
-		if err := schema.Verify(
-			ctx,
-			pool,
-			f.names(),
-			schema.Expected{Options: o, Role: schema.Role(role)},
-		); err != nil {
+		if err := schema.Verify(ctx, pool, f.names(), x); err != nil {
 			return err
+		}
+		if x.Role == schema.RoleConsumer {
+			if err := schema.VerifyPowers(ctx, pool); err != nil {
+				return err
+			}
 		}
 		fmt.Fprintf(out, "OK: schema %s has the %s tables as they must be\n", f.schema, join(o.Components))
 		return nil

@@ -51,6 +51,10 @@ func TestSchemaApplyAndVerify(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(stdout, "OK: ") || stderr != "" {
 		t.Errorf("verify = %d, %q, %q", code, stdout, stderr)
 	}
+	code, _, stderr = schemaCall(t, db, "verify", "inbox", "--role", "consumer")
+	if code != 1 || !strings.Contains(stderr, "superuser") {
+		t.Errorf("verify of a superuser as consumer = %d, %q", code, stderr)
+	}
 	code, _, stderr = schemaCall(t, db, "apply", "outbox", "--shards", "16")
 	if code != 1 || !strings.Contains(stderr, "message_outbox has 8, asked for 16") {
 		t.Errorf("apply with other shards = %d, %q", code, stderr)

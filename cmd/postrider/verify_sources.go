@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/broker/nats"
+	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/desired"
+	"github.com/postrider/postrider/internal/manifest"
+	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/up"
+	"github.com/postrider/postrider/internal/verify"
+)
+
+const (
+	verifyName = "postrider verify"
+	// closeTimeout bounds the end of connections that answer no more.
+	closeTimeout = 5 * time.Second
+	// dialTimeout bounds the wait for a broker.
+	dialTimeout = 20 * time.Second
+)
+
+// sources are the open databases and brokers of a set of resources, as their own users.
+type sources struct {
+	input verify.Input
+
+	set       *manifest.Set
+	endpoints *up.Endpoints // where embedded servers stand in; nil: the hosts as named
+	root      string        // of the credential files
+	closers   []func(context.Context)
+}
+
+// openSources opens what the resources name.
+func openSources(ctx context.Context, set *manifest.Set, data string) (*sources, error) {
+	s := &sources{set: set}
+	if data != "" {
+		endpoints, err := up.ReadEndpoints(data)
+		if err != nil {
+			return nil, wrong(err)
+		}
+		s.endpoints = &endpoints
+	}
+	var err error
+	if s.root, err = os.MkdirTemp("", "postrider-verify-"); err != nil {
+		return nil, fmt.Errorf("make a folder for credentials: %w", err)
+	}
+	if err := s.open(ctx); err != nil {
+		s.close(ctx)
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *sources) open(ctx context.Context) error {
+	for _, r := range s.set.Relays {
+		if err := s.relay(ctx, r); err != nil {
+			return fmt.Errorf("%s: outboxrelay/%s: %w", r.Origin, r.Name, err)
+		}
+	}
+	for _, c := range s.set.Consumers {
+		if err := s.consumer(ctx, c); err != nil {
+			return fmt.Errorf("%s: inboxconsumer/%s: %w", c.Origin, c.Name, err)
+		}
+	}
+	return nil
+}
+
+// close ends what was opened, the last first, and removes the credential files.
+func (s *sources) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	for _, v := range slices.Backward(s.closers) {
+		v(ctx)
+	}
+	_ = os.RemoveAll(s.root) // a temporary folder that only we can read
+}
+
+func (s *sources) relay(ctx context.Context, r manifest.Relay) error {
+	root := filepath.Join(s.root, "relay", r.Namespace, r.Name)
+	if err := s.writeFiles(r.Namespace, desired.RelayReferences(r.OutboxRelay), root); err != nil {
+		return err
+	}
+	cfg, err := desired.Relay(r.OutboxRelay, desired.Inputs{Root: root})
+	if err != nil {
+		return err
+	}
+	pool, err := s.database(ctx, cfg.Source)
+	if err != nil {
+		return err
+	}
+	stream, err := s.stream(ctx, cfg.NATS)
+	if err != nil {
+		return err
+	}
+	s.input.Relays = append(s.input.Relays, verify.Relay{
+		Name: relayTitle(r.Namespace, r.Name), Pool: pool, Stream: stream,
+		Tables: postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table},
+	})
+	return nil
+}
+
+func (s *sources) consumer(ctx context.Context, c manifest.Consumer) error {
+	root := filepath.Join(s.root, "consumer", c.Namespace, c.Name)
+	if err := s.writeFiles(c.Namespace, desired.ConsumerReferences(c.InboxConsumer), root); err != nil {
+		return err
+	}
+	cfg, err := desired.Consumer(c.InboxConsumer, desired.Inputs{Root: root})
+	if err != nil {
+		return err
+	}
+	pool, err := s.database(ctx, cfg.Inbox.Postgres)
+	if err != nil {
+		return err
+	}
+	stream, err := s.stream(ctx, cfg.NATS)
+	if err != nil {
+		return err
+	}
+	s.input.Consumers = append(s.input.Consumers, verify.Consumer{
+		Name: consumerTitle(c.Namespace, c.Name), Pool: pool, Schema: cfg.Inbox.Postgres.Schema,
+		ConsumerName: cfg.ConsumerName, Stream: stream, Durable: cfg.NATS.Durable,
+		Retention: cfg.Inbox.Retention.D(),
+	})
+	return nil
+}
+
+// writeFiles writes what the references name where a worker would find it, readable by this user only.
+func (s *sources) writeFiles(namespace string, refs []desired.Reference, root string) error {
+	for _, ref := range refs {
+		dir := ref.Directory(root)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("write the files of %s %s: %w", ref.Kind, ref.Name, err)
+		}
+		for key, value := range s.set.Files(namespace, ref) {
+			if err := os.WriteFile(filepath.Join(dir, key), value.Reveal(), 0o600); err != nil {
+				return fmt.Errorf("write the files of %s %s: %w", ref.Kind, ref.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *sources) database(ctx context.Context, cfg config.Postgres) (*pgxpool.Pool, error) {
+	if s.endpoints != nil {
+		if err := s.endpoints.Database(&cfg); err != nil {
+			return nil, err
+		}
+	}
+	cfg.MaxConnections = 1 // one session a check
+	pool, err := postgres.Open(ctx, cfg, postgres.Options{ApplicationName: verifyName, AllowLoopback: true})
+	if err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, func(context.Context) { pool.Close() })
+	return pool.Pool, nil
+}
+
+func (s *sources) stream(ctx context.Context, cfg *config.NATS) (verify.Stream, error) {
+	if cfg == nil {
+		return verify.Stream{}, errors.New("names no broker that can be looked at")
+	}
+	n := *cfg
+	if s.endpoints != nil {
+		s.endpoints.Broker(&n)
+	}
+	conn, err := nats.Dial(ctx, nats.Config{
+		Servers: n.Servers, Stream: n.Stream, Topology: nats.Verify, CredentialsDir: n.CredentialsDir, Name: verifyName,
+		TLS: nats.TLS{
+			Mode: nats.TLSMode(n.TLS.Mode), CAFile: n.TLS.CAFile, ClientCertificateDir: n.TLS.ClientCertificateDir,
+		},
+	})
+	if err != nil {
+		return verify.Stream{}, err
+	}
+	s.closers = append(s.closers, func(ctx context.Context) { _ = conn.Close(ctx) }) // nothing was sent that matters
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	js, err := conn.JetStream(ctx)
+	if err != nil {
+		return verify.Stream{}, err
+	}
+	return verify.Stream{JS: js, Name: n.Stream}, nil
+}

@@ -1,0 +1,236 @@
+package up
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/postrider/postrider/api/v1alpha1"
+	"github.com/postrider/postrider/internal/local"
+)
+
+// plan is what one embedded PostgreSQL and one embedded NATS need to stand in for every host that the resources name.
+// It is a pure function of the resources.
+type plan struct {
+	databases []database
+	logins    []local.Login // of PostgreSQL
+	users     []local.NATSUser
+	streams   []stream
+	// notices tell in which way the stand-ins differ from the real hosts.
+	notices []string
+}
+
+// database is one that a resource names.
+type database struct {
+	name string
+	// owner may change tables; nil where no resource names one.
+	owner *local.Login
+}
+
+// stream is one that a resource names, with every subject that a relay may publish to it.
+type stream struct {
+	name     string
+	subjects []string
+}
+
+// secretFunc returns the values of a Secret. Whether it is there was checked when the resources were read.
+type secretFunc func(namespace, name string) map[string]string
+
+type planner struct {
+	secret    secretFunc
+	databases map[string]*database
+	hosts     map[string][]string // database → hosts that name it
+	logins    map[string]origin
+	users     map[string]origin
+	anonymous bool
+	streams   map[string][]string
+}
+
+// origin is a password and the Secret that holds it.
+type origin struct{ password, secret string }
+
+// newPlan reads the resources.
+func newPlan(relays []v1alpha1.OutboxRelay, consumers []v1alpha1.InboxConsumer, secret secretFunc) (plan, error) {
+	p := &planner{
+		secret: secret, databases: map[string]*database{}, hosts: map[string][]string{},
+		logins: map[string]origin{}, users: map[string]origin{}, streams: map[string][]string{},
+	}
+	for i := range relays {
+		if err := p.relay(&relays[i]); err != nil {
+			return plan{}, fmt.Errorf("outboxrelay/%s: %w", relays[i].Name, err)
+		}
+	}
+	for i := range consumers {
+		if err := p.consumer(&consumers[i]); err != nil {
+			return plan{}, fmt.Errorf("inboxconsumer/%s: %w", consumers[i].Name, err)
+		}
+	}
+	return p.plan(), nil
+}
+
+func (p *planner) relay(r *v1alpha1.OutboxRelay) error {
+	o := &r.Spec.Outbox
+	if err := p.postgres(r.Namespace, &r.Spec.Source.Postgres, o.MigrationCredentialsSecretRef); err != nil {
+		return err
+	}
+	d := r.Spec.Destination.NATS
+	if err := p.nats(r.Namespace, &d.NATSConnection); err != nil {
+		return err
+	}
+	subjects := []string{string(d.Subject)}
+	for _, allowed := range r.Spec.Destination.Allowed {
+		subjects = append(subjects, asSubject(string(allowed)))
+	}
+	p.streams[string(d.Stream)] = append(p.streams[string(d.Stream)], subjects...)
+	return nil
+}
+
+func (p *planner) consumer(c *v1alpha1.InboxConsumer) error {
+	i := &c.Spec.Inbox
+	if err := p.postgres(c.Namespace, &i.Postgres, i.MigrationCredentialsSecretRef); err != nil {
+		return err
+	}
+	s := c.Spec.Source.NATS
+	if err := p.nats(c.Namespace, &s.NATSConnection); err != nil {
+		return err
+	}
+	name := string(s.Stream)
+	if _, published := p.streams[name]; !published {
+		p.streams[name] = nil
+	}
+	for _, subject := range s.FilterSubjects {
+		p.streams[name] = append(p.streams[name], string(subject))
+	}
+	return nil
+}
+
+func (p *planner) postgres(namespace string, pg *v1alpha1.Postgres, owner *v1alpha1.SecretReference) error {
+	if _, err := p.login(namespace, pg.CredentialsSecretRef.Name); err != nil {
+		return err
+	}
+	name := pg.Database
+	d := p.databases[name]
+	if d == nil {
+		d = &database{name: name}
+		p.databases[name] = d
+	}
+	for _, host := range pg.Hosts {
+		if !slices.Contains(p.hosts[name], string(host)) {
+			p.hosts[name] = append(p.hosts[name], string(host))
+		}
+	}
+	if owner == nil {
+		return nil
+	}
+	l, err := p.login(namespace, owner.Name)
+	if err != nil {
+		return err
+	}
+	if d.owner != nil && d.owner.Name != l.Name {
+		return fmt.Errorf("database %q has two migration users, %q and %q, and the embedded PostgreSQL can give it to "+
+			"one only: use the same one, or run against the real hosts with --external", name, d.owner.Name, l.Name)
+	}
+	d.owner = &l
+	return nil
+}
+
+func (p *planner) login(namespace, secret string) (local.Login, error) {
+	values := p.secret(namespace, secret)
+	l := local.Login{Name: values["username"], Password: values["password"]}
+	if err := once(p.logins, l.Name, l.Password, namespace+"/"+secret); err != nil {
+		return local.Login{}, err
+	}
+	return l, nil
+}
+
+func (p *planner) nats(namespace string, n *v1alpha1.NATSConnection) error {
+	if n.CredentialsSecretRef == nil {
+		p.anonymous = true
+		return nil
+	}
+	name := n.CredentialsSecretRef.Name
+	values := p.secret(namespace, name)
+	return once(p.users, values["username"], values["password"], namespace+"/"+name)
+}
+
+// once notes a user's password and refuses a second one: on one embedded server a user has one password.
+func once(known map[string]origin, user, password, secret string) error {
+	if o, ok := known[user]; ok && o.password != password {
+		return fmt.Errorf(
+			"the Secrets %s and %s give the user %q different passwords, and one embedded server stands in "+
+				"for all hosts: use one password, or run against the real hosts with --external",
+			o.secret,
+			secret,
+			user,
+		)
+	}
+	known[user] = origin{password: password, secret: secret}
+	return nil
+}
+
+func (p *planner) plan() plan {
+	var out plan
+	for _, name := range slices.Sorted(maps.Keys(p.databases)) {
+		out.databases = append(out.databases, *p.databases[name])
+		if hosts := p.hosts[name]; len(hosts) > 1 {
+			out.notices = append(out.notices, fmt.Sprintf(
+				"database %s is named on %s: here it is one database", name, strings.Join(hosts, ", ")))
+		}
+	}
+	for _, user := range slices.Sorted(maps.Keys(p.logins)) {
+		out.logins = append(out.logins, local.Login{Name: user, Password: p.logins[user].password})
+	}
+	if !p.anonymous { // a server with users refuses a resource that names none
+		for _, user := range slices.Sorted(maps.Keys(p.users)) {
+			out.users = append(out.users, local.NATSUser{Name: user, Password: p.users[user].password})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.streams)) {
+		out.streams = append(out.streams, stream{name: name, subjects: covering(p.streams[name], name)})
+	}
+	return out
+}
+
+// asSubject widens an allowed pattern to a subject that a stream can list: there a token is whole or a wildcard.
+func asSubject(pattern string) string {
+	tokens := strings.Split(pattern, ".")
+	for i, t := range tokens {
+		if strings.Contains(t, "*") {
+			tokens[i] = "*"
+		}
+	}
+	return strings.Join(tokens, ".")
+}
+
+// covering returns the subjects without those that another one covers: a stream refuses subjects that overlap. A
+// stream that nobody names a subject of takes those under its own name.
+func covering(subjects []string, name string) []string {
+	if len(subjects) == 0 {
+		return []string{name + ".>"}
+	}
+	subjects = slices.Compact(slices.SortedFunc(slices.Values(subjects), cmp.Compare[string]))
+	var out []string
+	for i, s := range subjects {
+		covered := slices.ContainsFunc(subjects, func(other string) bool { return other != s && covers(other, s) })
+		if !covered {
+			out = append(out, subjects[i])
+		}
+	}
+	return out
+}
+
+// covers says whether every subject that b stands for is one that a stands for.
+func covers(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i, t := range as {
+		if t == ">" {
+			return len(bs) > i
+		}
+		if i >= len(bs) || bs[i] == ">" || (t != "*" && t != bs[i]) {
+			return false
+		}
+	}
+	return len(as) == len(bs)
+}
