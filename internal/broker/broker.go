@@ -90,7 +90,8 @@ type Publisher interface {
 	// Publish returns one Confirmation per message, in the same order, and never drops one.
 	// Messages of one key are sent in the batch's order, and no later one of a key is sent after an
 	// earlier one was not confirmed: those are Unavailable with ReasonNotSent.
-	// It returns at the context's end at the latest, with Unknown for what got no answer.
+	// It returns at the context's end at the latest, with Unknown for what got no answer. The bytes of the payloads
+	// must not be changed afterwards: they may still be on their way.
 	Publish(ctx context.Context, batch []message.Message) []Confirmation
 }
 

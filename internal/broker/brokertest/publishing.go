@@ -152,7 +152,13 @@ func lostAnswer(t *testing.T, s *Subject) {
 	mustPublish(t, p, Message("warm-up", 1))
 	m := Message("order-7", 1)
 	lost := s.LoseAnswer(m.ID.String())
+	late := time.After(answerTime / 2)
 	got := publish(t, p, m)
+	select {
+	case <-late:
+		t.Error("Publish waits for its deadline though the connection has ended")
+	default:
+	}
 	wantOutcome(t, "the message whose answer is lost", got[0], broker.Unknown, broker.ReasonNoAnswer)
 	<-lost
 	if stored := s.Stored(t); len(stored) != 2 {

@@ -29,6 +29,7 @@ const (
 )
 
 func benchmarkPublish(b *testing.B, keys int) {
+	b.Helper()
 	server := testkit.NATS(b)
 	stream := server.Stream(jetstream.StreamConfig{Storage: jetstream.FileStorage})
 	conn, err := Dial(b.Context(), testConfig(server.Addr(), stream.Name))

@@ -86,7 +86,7 @@ func TestWrongPasswordAndRotation(t *testing.T) {
 
 	setCredentials(t, cfg.CredentialsDir, "app", canary)
 	eventually(t, p, keyed("k")[0], broker.Confirmed, "")
-	waitState(t, conn, "")
+	_ = waitState(t, conn, "")
 
 	if err := os.Remove(filepath.Join(cfg.CredentialsDir, "password")); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestWrongPasswordAndRotation(t *testing.T) {
 	s.cut()
 	missing := waitState(t, conn, broker.ReasonNoCredentials)
 	setCredentials(t, cfg.CredentialsDir, "app", canary)
-	waitState(t, conn, "")
+	_ = waitState(t, conn, "")
 	for _, text := range []string{log.String(), got.Detail, state.Error(), missing.Error(), err.Error()} {
 		if strings.Contains(text, canary) {
 			t.Errorf("a password shows: %s", text)
@@ -134,7 +134,7 @@ func TestTheSecondServerIsTried(t *testing.T) {
 	stream := server.Stream(jetstream.StreamConfig{})
 	cfg := testConfig("127.0.0.1:1", stream.Name)
 	cfg.Servers = append(cfg.Servers, server.Addr())
-	waitState(t, dial(t, cfg), "")
+	_ = waitState(t, dial(t, cfg), "")
 }
 
 // authority is a certificate authority with a server certificate for a name, in files.
@@ -271,7 +271,7 @@ func TestCAIsReadAgain(t *testing.T) {
 	cfg := testConfig(tlsServer(t, right), "S")
 	cfg.TLS = TLS{Mode: VerifyFull, CAFile: wrong.ca}
 	conn := dial(t, cfg)
-	waitState(t, conn, broker.ReasonTLSFailed)
+	_ = waitState(t, conn, broker.ReasonTLSFailed)
 	pemBytes, err := os.ReadFile(right.ca)
 	if err == nil {
 		err = os.WriteFile(wrong.ca, pemBytes, 0o600)
@@ -279,7 +279,7 @@ func TestCAIsReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waitState(t, conn, "")
+	_ = waitState(t, conn, "")
 }
 
 // TestNoCredentialReachesAStranger plays servers that are not the one meant, and reads all that the client sends.
@@ -326,7 +326,7 @@ func TestNoCredentialReachesAStranger(t *testing.T) {
 			cfg.TLS = TLS{Mode: VerifyFull, CAFile: right.ca}
 			cfg.CredentialsDir = writeCredentials(t, "app", canary)
 			conn := dial(t, cfg)
-			waitState(t, conn, broker.ReasonTLSFailed)
+			_ = waitState(t, conn, broker.ReasonTLSFailed)
 			closeWithin(t, conn.Close)
 			_ = ln.Close()
 			ended.Wait()

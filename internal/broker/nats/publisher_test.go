@@ -129,13 +129,17 @@ func TestTooLarge(t *testing.T) {
 	want(t, publish(t, p, m)[0], broker.Confirmed, "")
 	m = keyed("k")[0]
 	m.Payload, m.Size = make([]byte, room+1), room+1
-	want(t, publish(t, p, m)[0], broker.Rejected, broker.ReasonTooLarge)
+	got := publish(t, p, m)
+	want(t, got[0], broker.Rejected, broker.ReasonTooLarge)
+	if !strings.Contains(got[0].Detail, "max_payload is 1048576") {
+		t.Errorf("the detail does not name the limit: %q", got[0].Detail)
+	}
 
 	small := server.Stream(jetstream.StreamConfig{MaxMsgSize: 1000})
 	q := newPublisher(t, dial(t, testConfig(server.Addr(), small.Name)), PublisherConfig{Subject: small.Subject("a")})
 	m = keyed("k")[0]
 	m.Payload, m.Size = make([]byte, 1001), 1001
-	got := publish(t, q, m, keyed("other")[0])
+	got = publish(t, q, m, keyed("other")[0])
 	want(t, got[0], broker.Rejected, broker.ReasonTooLarge)
 	want(t, got[1], broker.Confirmed, "")
 }
@@ -381,7 +385,8 @@ func TestDeclare(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := s.CachedInfo().Config
-	if got.Storage != jetstream.FileStorage || got.Retention != jetstream.LimitsPolicy || got.Discard != jetstream.DiscardNew ||
+	if got.Storage != jetstream.FileStorage || got.Retention != jetstream.LimitsPolicy ||
+		got.Discard != jetstream.DiscardNew ||
 		got.MaxMsgs > 0 ||
 		got.MaxAge > 0 ||
 		strings.Join(got.Subjects, " ") != stream.Subject("a") {

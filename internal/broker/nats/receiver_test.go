@@ -185,7 +185,7 @@ func TestStoredPositionThatCannotBeRead(t *testing.T) {
 			return 2, true, nil
 		},
 	})
-	failure(t, r, broker.ReasonNotSent)
+	_ = failure(t, r, broker.ReasonNotSent)
 	up.Store(true)
 	if got := receive(t, r, 2); got[0].Sequence != 2 {
 		t.Errorf("begins at %d", got[0].Sequence)
@@ -295,7 +295,7 @@ func TestFilters(t *testing.T) {
 		t.Errorf("lag %+v, %v", lag, err)
 	}
 	none := newReceiver(t, s.conn, ReceiverConfig{Durable: "none", FilterSubjects: []string{"elsewhere.x"}})
-	failure(t, none, broker.ReasonStreamMismatch)
+	_ = failure(t, none, broker.ReasonStreamMismatch)
 }
 
 func TestHeldDeliveriesAreExtended(t *testing.T) {
@@ -355,6 +355,22 @@ func TestAcknowledgementsOutliveAConnection(t *testing.T) {
 	})
 }
 
+func TestAcknowledgementsThatCouldNotBeSentAreKept(t *testing.T) {
+	t.Parallel()
+	s := newSource(t, jetstream.StreamConfig{}, 0)
+	dead, _, _ := s.conn.look()
+	dead.cut()
+	<-dead.done
+	r := &Receiver{conn: s.conn, pull: pull{left: 1}, replies: []reply{{"a", nil}, {"b", nil}}, now: time.Now}
+	w := &server{r: r, s: dead}
+	if err := w.send(); !errors.Is(err, errSessionEnded) {
+		t.Errorf("send() = %v", err)
+	}
+	if len(r.replies) != 2 || r.replies[0].subject != "a" {
+		t.Errorf("kept %v", r.replies)
+	}
+}
+
 func TestCloseGivesBackWhatWasNotHandedOut(t *testing.T) {
 	t.Parallel()
 	s := newSource(t, jetstream.StreamConfig{}, 5)
@@ -372,8 +388,13 @@ func TestCloseGivesBackWhatWasNotHandedOut(t *testing.T) {
 		return s.durable(t, "d").AckFloor.Stream == 5
 	})
 	next := newReceiver(t, s.conn, ReceiverConfig{Durable: "d"})
-	if again := receive(t, next, 5); again[0].Sequence != 6 { // at once, not after a minute
-		t.Errorf("begins at %d", again[0].Sequence)
+	again := receive(t, next, 5) // at once, not after a minute
+	sum := uint64(0)
+	for _, d := range again {
+		sum += d.Sequence
+	}
+	if len(again) != 5 || sum != 6+7+8+9+10 {
+		t.Errorf("%d deliveries from %d came again", len(again), again[0].Sequence)
 	}
 	if err := got[0].Ack(t.Context()); err != nil {
 		t.Errorf("a second ack: %v", err)
@@ -470,6 +491,9 @@ func TestRecordOfAnyProducer(t *testing.T) {
 	s := newSource(t, jetstream.StreamConfig{}, 0)
 	m := numbered(1)[0]
 	m.Headers = map[string]string{"b": " x ", "a": "é"}
+	for c := byte(1); c < 128; c++ { // a key may hold what a header line may not
+		m.OrderingKey += string(rune(c))
+	}
 	p := newPublisher(t, s.conn, PublisherConfig{Subject: s.Subject("a")})
 	want(t, publish(t, p, m)[0], broker.Confirmed, "")
 	r := newReceiver(t, s.conn, ReceiverConfig{Durable: "d"})
@@ -486,8 +510,9 @@ func TestRecordOfAnyProducer(t *testing.T) {
 		t.Errorf("headers %s", got)
 	}
 	e, err := message.Decode(&d.Record)
-	if err != nil || e.Headers["b"] != " x " || e.Headers["a"] != "é" || len(e.Headers) != 2 {
-		t.Errorf("decoded %+v, %v", e.Headers, err)
+	if err != nil || e.Headers["b"] != " x " || e.Headers["a"] != "é" || len(e.Headers) != 2 ||
+		e.OrderingKey != m.OrderingKey {
+		t.Errorf("decoded %+v of key %q, %v", e.Headers, e.OrderingKey, err)
 	}
 }
 
