@@ -81,6 +81,7 @@ type options struct {
 	prefetch int
 	store    func(consumer.Store) consumer.Store
 	random   func() float64
+	receiver broker.Receiver // in place of the broker in memory
 }
 
 func (s *shop) options() options {
@@ -118,6 +119,9 @@ func (s *shop) start(change ...func(*options)) *worker {
 		s: s, hooks: &hooks{}, metrics: prometheus.NewRegistry(), log: testkit.NewLog(s.t), ended: make(chan struct{}),
 		receiver: s.broker.Receiver(durable, o.prefetch),
 	}
+	if o.receiver == nil {
+		o.receiver = &hooked{w.receiver, w.hooks}
+	}
 	metrics, err := consumer.NewMetrics(w.metrics)
 	if err != nil {
 		s.t.Fatalf("registering metrics: %v", err)
@@ -127,7 +131,7 @@ func (s *shop) start(change ...func(*options)) *worker {
 		store = o.store(store)
 	}
 	w.Consumer, err = consumer.New(o.config, consumer.Parts{
-		Store: store, Handler: h, Receiver: &hooked{w.receiver, w.hooks}, Metrics: metrics,
+		Store: store, Handler: h, Receiver: o.receiver, Metrics: metrics,
 		Log: w.log.Logger(), Random: o.random,
 	})
 	if err != nil {

@@ -311,3 +311,29 @@ func TestTheCallersEndIsNoTrouble(t *testing.T) {
 		t.Errorf("decisions of the next try differ (-want +got):\n%s", diff)
 	}
 }
+
+// Of several messages a smaller batch may still fit; of one it cannot be the size.
+func TestATransactionThatTakesTooLongIsCutOff(t *testing.T) {
+	t.Parallel()
+	in := newInbox(t)
+	s := in.store()
+	in.apply(s, order("a", "k", 1))
+	tx := in.begin(`LOCK TABLE message_inbox IN SHARE MODE`)
+	short := job(verdict.Rules{})
+	short.HandlerTimeout = 10 * time.Millisecond
+	several := in.background(s, short, order("b", "k", 2), order("c", "k", 3))
+	if got := kindOf(t, (<-several).err); got != verdict.Slow {
+		t.Errorf("kind of a slow batch = %v, want slow", got)
+	}
+	one := in.background(s, short, order("b", "k", 2))
+	if got := kindOf(t, (<-one).err); got != verdict.Environment {
+		t.Errorf("kind of a slow message = %v, want environment", got)
+	}
+	in.commit(tx)
+	if diff := cmp.Diff(
+		[]string{"applied", "applied"},
+		in.apply(s, order("b", "k", 2), order("c", "k", 3)),
+	); diff != "" {
+		t.Errorf("decisions afterwards differ (-want +got):\n%s", diff)
+	}
+}
