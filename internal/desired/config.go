@@ -34,7 +34,7 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 	t := &texts{}
 	cfg := config.Relay{
 		Version:   config.Version,
-		Resource:  resource(relay),
+		Resource:  resourceOf(relay),
 		RunPolicy: string(spec.RunPolicy),
 		Source:    postgres(&spec.Source.Postgres, in),
 		Outbox: config.Outbox{
@@ -75,7 +75,7 @@ func Consumer(consumer *v1alpha1.InboxConsumer, in Inputs) (config.Consumer, err
 	t := &texts{}
 	cfg := config.Consumer{
 		Version:      config.Version,
-		Resource:     resource(consumer),
+		Resource:     resourceOf(consumer),
 		RunPolicy:    string(spec.RunPolicy),
 		ConsumerName: spec.ConsumerName,
 		Inbox: config.Inbox{
@@ -113,7 +113,7 @@ func ConsumerMigration(consumer *v1alpha1.InboxConsumer, in Inputs) (config.Post
 	return migration(&inbox.Postgres, in), inbox.SchemaPolicy == v1alpha1.SchemaPolicyManaged
 }
 
-func resource(obj metav1.Object) config.Resource {
+func resourceOf(obj metav1.Object) config.Resource {
 	return config.Resource{
 		Namespace:  obj.GetNamespace(),
 		Name:       obj.GetName(),
