@@ -124,7 +124,7 @@ func (b Batch) step() int { return min(max(b.MaxMessages/4, 1), maxStep) }
 const (
 	// maxStep bounds the rows of one key that a transaction frees.
 	maxStep = 250
-	// dueKeys bounds the waiting keys that are looked at at once.
+	// dueKeys bounds the waiting keys that one look finds.
 	dueKeys = 64
 	// rescanEvery is how often a lane reads from the very start: a net for rows that somebody inserted by hand
 	// below the floor. It takes at most a tenth of the lane's time.

@@ -184,13 +184,19 @@ func TestAZombieChangesNothing(t *testing.T) {
 	<-reached
 	next := w.start(options{config: short})
 	w.awaitEmpty()
-	before := testkit.Value[string](w.DB, `SELECT string_agg(p::text, ';' ORDER BY position) FROM message_outbox_published p`)
+	before := testkit.Value[string](
+		w.DB,
+		`SELECT string_agg(p::text, ';' ORDER BY position) FROM message_outbox_published p`,
+	)
 	close(goOn)
 	if err := <-outcome; !errors.Is(err, lease.ErrLost) {
 		t.Errorf("the zombie's settle = %v, want %v", err, lease.ErrLost)
 	}
 	testkit.Eventually(t, patience, "the zombie has let go", func() bool { return len(zombie.held()) == 0 })
-	after := testkit.Value[string](w.DB, `SELECT string_agg(p::text, ';' ORDER BY position) FROM message_outbox_published p`)
+	after := testkit.Value[string](
+		w.DB,
+		`SELECT string_agg(p::text, ';' ORDER BY position) FROM message_outbox_published p`,
+	)
 	if before != after {
 		t.Error("the zombie changed the archive")
 	}
@@ -277,7 +283,7 @@ func TestAStuckClientShows(t *testing.T) {
 		short(c)
 		c.QueryTimeout = 500 * time.Millisecond
 	}})
-	p.run()
+	p.run(t.Context())
 	t.Cleanup(func() { p.kill() })
 	<-s.entered
 	testkit.Eventually(t, patience, "the lane's next step is overdue", func() bool { return dog.overdue("lane-0") })
@@ -318,7 +324,10 @@ func TestABrokenConnectionLosesAndRepeatsNothingInTheArchive(t *testing.T) {
 			t.Errorf("first deliveries of %s (-want +got):\n%s", key, diff)
 		}
 	}
-	if n := testkit.Value[int64](w.DB, `SELECT count(*) - count(DISTINCT event_id) FROM message_outbox_published`); n != 0 {
+	if n := testkit.Value[int64](
+		w.DB,
+		`SELECT count(*) - count(DISTINCT event_id) FROM message_outbox_published`,
+	); n != 0 {
 		t.Errorf("%d rows archived twice", n)
 	}
 }
@@ -339,7 +348,12 @@ func TestAMissingTableShowsAndIsRecoveredFrom(t *testing.T) {
 	w.Exec(`ALTER TABLE mislaid RENAME TO message_outbox`)
 	w.put("k", 2)
 	w.awaitEmpty()
-	testkit.Eventually(t, patience, "the schema is ready", func() bool { return p.condition("SchemaReady") == "True Working " })
+	testkit.Eventually(
+		t,
+		patience,
+		"the schema is ready",
+		func() bool { return p.condition("SchemaReady") == "True Working " },
+	)
 
 	w.Exec(`ALTER TABLE message_outbox_published RENAME TO mislaid`)
 	w.put("k", 2)
@@ -349,7 +363,12 @@ func TestAMissingTableShowsAndIsRecoveredFrom(t *testing.T) {
 	w.Exec(`ALTER TABLE mislaid RENAME TO message_outbox_published`)
 	w.awaitEmpty()
 	w.inOrder("k", 4)
-	testkit.Eventually(t, patience, "the schema is ready", func() bool { return p.condition("SchemaReady") == "True Working " })
+	testkit.Eventually(
+		t,
+		patience,
+		"the schema is ready",
+		func() bool { return p.condition("SchemaReady") == "True Working " },
+	)
 }
 
 // The database goes away and comes back: no restart, no budget, a count that is absent and not 0.

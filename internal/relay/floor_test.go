@@ -57,10 +57,11 @@ func stress(t *testing.T, wrap func(relay.Store) relay.Store, lasts time.Duratio
 func (w *world) slowWriter(ctx context.Context, index uint64) {
 	random := seeded(index)
 	for ctx.Err() == nil {
-		err := pgx.BeginFunc(w.t.Context(), w.Pool(), func(tx pgx.Tx) error {
+		// What was begun is finished: the time is over between transactions, not within one.
+		err := pgx.BeginFunc(context.WithoutCancel(ctx), w.Pool(), func(tx pgx.Tx) error {
 			first := random.IntN(40)
 			for i := range 1 + random.IntN(4)/3 {
-				if _, err := write(w.t.Context(), tx, fmt.Sprintf("k%02d", first+i)); err != nil {
+				if _, err := write(context.WithoutCancel(ctx), tx, fmt.Sprintf("k%02d", first+i)); err != nil {
 					return err
 				}
 			}

@@ -88,7 +88,11 @@ func (l *lane) refusals(refused []refusal) []shard.Refusal {
 	out := make([]shard.Refusal, len(refused))
 	for i, f := range refused {
 		r := shard.Refusal{
-			ID: f.row.ID, Gate: l.mem.key(&f.row), Attempts: f.row.Attempts, Unknowns: f.row.Unknowns, Code: string(f.reason),
+			ID:       f.row.ID,
+			Gate:     l.mem.key(&f.row),
+			Attempts: f.row.Attempts,
+			Unknowns: f.row.Unknowns,
+			Code:     string(f.reason),
 		}
 		if f.attempt {
 			r.Attempts++

@@ -45,9 +45,9 @@ func TestIdleLooksGetRarer(t *testing.T) {
 	t.Parallel()
 	least := 200 * time.Millisecond
 	pause := least
-	for _, want := range []time.Duration{400, 600, 800, 1000, 1000} {
-		if pause = nextPause(pause, least, false); pause != want*time.Millisecond {
-			t.Errorf("pause = %v, want %v", pause, want*time.Millisecond)
+	for _, times := range []int{2, 3, 4, 5, 5} {
+		if pause = nextPause(pause, least, false); pause != time.Duration(times)*least {
+			t.Errorf("pause = %v, want %d times %v", pause, times, least)
 		}
 	}
 	if pause = nextPause(pause, least, true); pause != least {

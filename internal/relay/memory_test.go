@@ -165,14 +165,25 @@ func TestANoteMadeBeforeARowWasGivenBackNeverRaisesTheFloorOverIt(t *testing.T) 
 	m.settled(rows(row("a", 1)), 100, 3)
 	m.begin(bounds, false) // holds the note
 	m.forget(rows(row("b", 2)))
-	got := m.take(shard.Claim{Xmin: 101, Below: []message.Position{3}}, lateRows{rows: rows(row("b", 2))}, bounds.MaxMessages)
+	got := m.take(
+		shard.Claim{Xmin: 101, Below: []message.Position{3}},
+		lateRows{rows: rows(row("b", 2))},
+		bounds.MaxMessages,
+	)
 	if m.floor >= 2 {
 		t.Errorf("floor = %d, above the forgotten row", m.floor)
 	}
 	if len(got.ready) != 0 || !got.more {
 		t.Errorf("took %v, more %v; a key that changed is read again", at(got.ready), got.more)
 	}
-	if got = m.take(shard.Claim{Xmin: 1, Below: m.below(m.begin(bounds, false))}, lateRows{rows: rows(row("b", 2))}, 10); !slices.Equal(at(got.ready), []message.Position{2}) {
+	if got = m.take(
+		shard.Claim{Xmin: 1, Below: m.below(m.begin(bounds, false))},
+		lateRows{rows: rows(row("b", 2))},
+		10,
+	); !slices.Equal(
+		at(got.ready),
+		[]message.Position{2},
+	) {
 		t.Errorf("took %v next, want the forgotten row", at(got.ready))
 	}
 }
@@ -212,7 +223,14 @@ func TestAClaimIsTakenAsAPrefix(t *testing.T) {
 			claim: shard.Claim{Rows: above}, late: late, most: 10, want: []message.Position{3, 5, 11, 12},
 		},
 		"more rows above than the batch holds": {
-			claim: shard.Claim{Rows: above, Cut: true}, late: late, most: 10, want: []message.Position{3, 5, 11, 12}, more: true,
+			claim: shard.Claim{
+				Rows: above,
+				Cut:  true,
+			},
+			late: late,
+			most: 10,
+			want: []message.Position{3, 5, 11, 12},
+			more: true,
 		},
 		"late rows that were not all fetched keep what is above out": {
 			claim: shard.Claim{Rows: above}, late: lateRows{rows: late.rows, cutAt: 5}, most: 10,
@@ -316,7 +334,9 @@ func TestRowsBelowWhatWasSentOfTheirKeyAreCounted(t *testing.T) {
 		t.Errorf("reordered = %d, want 1: the ordered row below a sent one of its key", got.reordered)
 	}
 	for i := range 3 * maxSentKeys {
-		m.sent.add(&shard.Row{Message: message.Message{OrderingKey: string(rune(i + 1000)), Position: 9, AggregateVersion: 1}})
+		m.sent.add(
+			&shard.Row{Message: message.Message{OrderingKey: string(rune(i + 1000)), Position: 9, AggregateVersion: 1}},
+		)
 	}
 	if n := len(m.sent.young) + len(m.sent.old); n > 2*maxSentKeys {
 		t.Errorf("%d keys are remembered, want at most %d", n, 2*maxSentKeys)

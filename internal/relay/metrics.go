@@ -38,7 +38,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	}
 	return &Metrics{
 		backlog: f.NewGauge(gauge("backlog_messages", "Rows of the held shards that are not settled.")),
-		lag:     f.NewGauge(gauge("lag_seconds", "Age of the oldest row of the held shards that is not settled or blocked.")),
+		lag: f.NewGauge(
+			gauge("lag_seconds", "Age of the oldest row of the held shards that is not settled or blocked."),
+		),
 		claimed: counter("claimed_messages_total", "Rows read to be published."),
 		results: f.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "postrider", Subsystem: "outbox", Name: "publish_results_total",
@@ -52,10 +54,19 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		held:        f.NewGaugeVec(gauge("lease_held", "1 for each shard that this process holds."), []string{"shard"}),
 		transitions: counter("lease_transitions_total", "Shards taken, given back and lost."),
 		late:        counter("late_rows_total", "Rows found below a later row of their key that was sent."),
-		vanished:    counter("vanished_rows_total", "Confirmed rows that were neither in the outbox nor in the archive."),
-		resettled:   counter("resettled_rows_total", "Confirmed rows that an earlier settle, whose answer was lost, had moved."),
-		expired:     counter("expired_messages_total", "Messages that were archived unsent, since nobody wants them any more."),
-		zombies:     counter("stale_lease_writes_total", "Results dropped because the shard had passed on."),
+		vanished: counter(
+			"vanished_rows_total",
+			"Confirmed rows that were neither in the outbox nor in the archive.",
+		),
+		resettled: counter(
+			"resettled_rows_total",
+			"Confirmed rows that an earlier settle, whose answer was lost, had moved.",
+		),
+		expired: counter(
+			"expired_messages_total",
+			"Messages that were archived unsent, since nobody wants them any more.",
+		),
+		zombies: counter("stale_lease_writes_total", "Results dropped because the shard had passed on."),
 	}
 }
 
@@ -74,7 +85,8 @@ func (m *Metrics) published(system string, b *batch, took time.Duration) {
 	}
 	for outcome, n := range by {
 		if n > 0 {
-			m.results.WithLabelValues(system, broker.Outcome(outcome).String()).Add(float64(n)) //nolint:gosec // a small index
+			m.results.WithLabelValues(system, broker.Outcome(outcome).String()).
+				Add(float64(n))
 		}
 	}
 	if len(b.send) > 0 {

@@ -20,7 +20,11 @@ func TestMetricNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)
 	m.took(3)
-	m.published("nats", &batch{rows: make([]shard.Row, 1), got: []broker.Confirmation{took}, send: make([]message.Message, 1)}, time.Second)
+	m.published(
+		"nats",
+		&batch{rows: make([]shard.Row, 1), got: []broker.Confirmation{took}, send: make([]message.Message, 1)},
+		time.Second,
+	)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

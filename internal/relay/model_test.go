@@ -181,7 +181,7 @@ type member struct {
 	p      *process
 }
 
-func (mb *member) start() {
+func (mb *member) start(ctx context.Context) {
 	m := mb.m
 	client := &modelBroker{m: m, frozen: mb.frozen, random: seeded(mb.random.Uint64())}
 	o := options{
@@ -198,12 +198,12 @@ func (mb *member) start() {
 		o.publisher = m.mutate.broker(client)
 	}
 	mb.p = m.process(o)
-	mb.p.run()
+	mb.p.run(ctx)
 }
 
 // live crashes and freezes the process now and then until ctx ends.
 func (mb *member) live(ctx context.Context) {
-	mb.start()
+	mb.start(ctx)
 	defer func() { // the frozen one must be able to end
 		mb.p.Crash()
 		<-mb.p.done
@@ -225,7 +225,7 @@ func (mb *member) live(ctx context.Context) {
 		if !mb.pause(ctx, 1, 100) {
 			return
 		}
-		mb.start()
+		mb.start(ctx)
 	}
 }
 
@@ -258,8 +258,9 @@ func (m *model) processConfig(c *relay.Config) {
 func (m *model) writer(ctx context.Context, index uint64) {
 	random := seeded(m.seed*100 + index)
 	for rest(ctx, random, 0, 8) {
-		err := pgx.BeginTxFunc(m.t.Context(), m.Pool(), pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			return m.writeSome(tx, random)
+		whole := context.WithoutCancel(ctx) // the time is over between transactions, not within one
+		err := pgx.BeginTxFunc(whole, m.Pool(), pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			return m.writeSome(whole, tx, random)
 		})
 		if err != nil && !errors.Is(err, errRolledBack) && m.t.Context().Err() == nil {
 			m.t.Errorf("writer: %v", err)
@@ -270,8 +271,7 @@ func (m *model) writer(ctx context.Context, index uint64) {
 
 var errRolledBack = errors.New("rolled back on purpose")
 
-func (m *model) writeSome(tx pgx.Tx, random *rand.Rand) error {
-	ctx := m.t.Context()
+func (m *model) writeSome(ctx context.Context, tx pgx.Tx, random *rand.Rand) error {
 	key := fmt.Sprintf("k%d", random.IntN(m.keys))
 	for range []int{1, 1, 3}[random.IntN(3)] {
 		inner := tx

@@ -74,7 +74,9 @@ func TestMutationsOfTheModelAreFound(t *testing.T) {
 			store: func(s relay.Store) relay.Store { return refusesAlone{s} },
 		},
 		"no floor below what was set free": {store: func(s relay.Store) relay.Store { return staysAbove{s} }},
-		"no wait for the confirmation":     {broker: func(p broker.Publisher) broker.Publisher { return neverWaits{p} }},
+		"no wait for the confirmation": {
+			broker: func(p broker.Publisher) broker.Publisher { return neverWaits{p} },
+		},
 	}
 	for name, mutate := range cases {
 		t.Run(name, func(t *testing.T) {

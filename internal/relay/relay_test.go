@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/relay"
 	"github.com/postrider/postrider/internal/retry"
+	"github.com/postrider/postrider/internal/statusz"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -102,8 +104,12 @@ func TestARefusedMessageHoldsOnlyItsKey(t *testing.T) {
 		w.inOrder(key, 30)
 	}
 	w.inOrder("poison", 1)
-	got := testkit.Value[string](w.DB, `SELECT concat_ws(' ', last_error_code, first_failed_at < last_failed_at, unknowns)
-		FROM message_outbox WHERE event_id = $1`, [16]byte(poison.ID))
+	got := testkit.Value[string](
+		w.DB,
+		`SELECT concat_ws(' ', last_error_code, first_failed_at < last_failed_at, unknowns)
+		FROM message_outbox WHERE event_id = $1`,
+		[16]byte(poison.ID),
+	)
 	if got != "TooLarge t 0" {
 		t.Errorf("refused row = %q", got)
 	}
@@ -193,7 +199,10 @@ func TestAnOutageCountsAgainstNobody(t *testing.T) {
 	testkit.Eventually(t, patience, "the outage shows", func() bool {
 		return p.condition("BrokerReachable") == "False Unreachable no server answers"
 	})
-	if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM message_outbox WHERE attempts + unknowns > 0 OR held`); n != 0 {
+	if n := testkit.Value[int64](
+		w.DB,
+		`SELECT count(*) FROM message_outbox WHERE attempts + unknowns > 0 OR held`,
+	); n != 0 {
 		t.Errorf("an outage left a mark on %d rows", n)
 	}
 	w.broker.script(nil)
@@ -227,9 +236,15 @@ func TestARowAboveTheBoundIsRefusedUnloaded(t *testing.T) {
 	w := newWorld(t, 1)
 	large := w.put("large", 2)[0]
 	w.put("small", 5)
-	w.Exec(`UPDATE message_outbox SET payload = decode(repeat('00', 5000), 'hex') WHERE event_id = $1`, [16]byte(large.ID))
+	w.Exec(
+		`UPDATE message_outbox SET payload = decode(repeat('00', 5000), 'hex') WHERE event_id = $1`,
+		[16]byte(large.ID),
+	)
 	w.start(options{config: func(c *relay.Config) { c.Batch.MaxBytes = 4000 }})
-	w.awaitSQL("only its key waits", `count(*) = 2 AND bool_and(held) AND max(last_error_code) = 'TooLarge' FROM message_outbox`)
+	w.awaitSQL(
+		"only its key waits",
+		`count(*) = 2 AND bool_and(held) AND max(last_error_code) = 'TooLarge' FROM message_outbox`,
+	)
 	w.inOrder("small", 5)
 	if got := w.broker.versions("large"); len(got) != 0 {
 		t.Errorf("the broker was given %v of the large row's key", got)
@@ -304,7 +319,10 @@ func TestAPanicIsTheFailureOfItsMessage(t *testing.T) {
 	w.put("good", 10)
 	log := testkit.NewLog(t)
 	w.start(options{publisher: panicky{w.broker, bad.ID}, log: log.Logger()})
-	w.awaitSQL("only its key waits", `count(*) = 2 AND bool_and(held) AND max(last_error_code) = 'Panic' FROM message_outbox`)
+	w.awaitSQL(
+		"only its key waits",
+		`count(*) = 2 AND bool_and(held) AND max(last_error_code) = 'Panic' FROM message_outbox`,
+	)
 	if diff := cmp.Diff(upTo(10), once(w.broker.versions("good"))); diff != "" {
 		t.Errorf("versions of the neighbour (-want +got):\n%s", diff)
 	}
@@ -317,7 +335,12 @@ func TestPauseKeepsTheShardsAndPublishesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	h := &hooks{}
-	p := w.start(options{wrap: h.wrap})
+	var renewals atomic.Int64
+	h.renew = func(call func() error) error {
+		renewals.Add(1)
+		return call()
+	}
+	p := w.start(options{wrap: h.wrap, config: short})
 	w.put("k", 1)
 	w.awaitEmpty()
 	cfg := p.cfg
@@ -327,8 +350,8 @@ func TestPauseKeepsTheShardsAndPublishesNothing(t *testing.T) {
 	}
 	seen := w.broker.count()
 	w.put("k", 5)
-	looks := h.looks.Load()
-	testkit.Eventually(t, patience, "the relay looks three times more", func() bool { return h.looks.Load() >= looks+3 })
+	before := renewals.Load()
+	testkit.Eventually(t, patience, "the leases are renewed", func() bool { return renewals.Load() >= before+6 })
 	if got := p.held(); len(got) != 2 {
 		t.Errorf("held shards = %v, want both", got)
 	}
@@ -379,13 +402,13 @@ func TestABadReconfigurationChangesNothing(t *testing.T) {
 			t.Errorf("%s: Reconfigure() = %v, want %v", name, err, relay.ErrInvalidConfig)
 		}
 	}
-	p.run()
+	p.run(t.Context())
 	t.Cleanup(func() { p.kill() })
 	w.put("k", 1)
 	w.awaitEmpty()
 }
 
-func TestReport(t *testing.T) {
+func TestAReportBeforeTheStartKnowsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	p := w.process(options{})
@@ -398,6 +421,12 @@ func TestReport(t *testing.T) {
 			t.Errorf("condition before the start = %+v, want Unknown", c)
 		}
 	}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := w.process(options{})
 	poison := w.put("poison", 2)[0]
 	w.put("k", 3)
 	w.broker.script(func(m message.Message) (broker.Confirmation, bool) {
@@ -406,16 +435,21 @@ func TestReport(t *testing.T) {
 		}
 		return confirmed, true
 	})
-	p.run()
+	p.run(t.Context())
 	t.Cleanup(func() { p.kill() })
 	w.awaitSQL("only the refused key waits", `count(*) = 2 AND bool_and(held) FROM message_outbox`)
 	got, conditions := p.Report(t.Context())
-	if got.PublishedTotal != 3 || got.Shards != 2 || len(got.HeldShards) != 2 || got.Destination != "test/orders" ||
-		got.LastPublishedTime == nil {
-		t.Errorf("report = %+v", got)
+	if got.LastPublishedTime == nil || got.Backlog == nil || got.Backlog.OldestMessageTime == nil {
+		t.Fatalf("report = %+v, backlog = %+v: times are missing", got, got.Backlog)
 	}
-	if b := got.Backlog; b == nil || b.Messages != 2 || b.Retrying != 2 || b.Precision != "Exact" || b.OldestMessageTime == nil {
-		t.Errorf("backlog = %+v", b)
+	got.LastPublishedTime, got.Backlog.OldestMessageTime, got.PublishedPerSec = nil, nil, nil
+	got.Backlog.InFlight = 0
+	want := statusz.Relay{
+		PublishedTotal: 3, Shards: 2, HeldShards: []int16{0, 1}, Destination: "test/orders",
+		Backlog: &statusz.Backlog{Messages: 2, Retrying: 2, Precision: "Exact"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
 	}
 	if p.ObservedTime() == nil {
 		t.Error("counts without a time")
@@ -424,7 +458,9 @@ func TestReport(t *testing.T) {
 	for _, c := range conditions {
 		states.WriteString(c.Type + "=" + c.Status + " ")
 	}
-	if got := strings.TrimSpace(states.String()); got != "DatabaseReachable=True SchemaReady=True BrokerReachable=True" {
+	if got := strings.TrimSpace(
+		states.String(),
+	); got != "DatabaseReachable=True SchemaReady=True BrokerReachable=True" {
 		t.Errorf("conditions: %s", got)
 	}
 }
@@ -435,7 +471,9 @@ func TestAnIdleRelayAsksOneQuestion(t *testing.T) {
 	w := newWorld(t, 8)
 	h := &hooks{}
 	w.start(options{wrap: h.wrap, config: func(c *relay.Config) { c.Batch.PollInterval = 20 * time.Millisecond }})
-	testkit.Eventually(t, patience, "the relay looks for work", func() bool { return h.looks.Load() > 3 })
+	testkit.Eventually(t, patience, "each lane has found nothing to do", func() bool {
+		return h.claims.Load() >= 8 && h.looks.Load() > 3
+	})
 	claims, looks, began := h.claims.Load(), h.looks.Load(), time.Now()
 	testkit.Eventually(t, patience, "it looks ten times more", func() bool { return h.looks.Load() >= looks+10 })
 	if took := time.Since(began); took < 10*20*time.Millisecond {

@@ -92,7 +92,12 @@ func TestASecondRelayIsToldThatTheTableIsInUse(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, patience, "the second relay takes the free table", func() bool { return len(second.held()) == 2 })
+	testkit.Eventually(
+		t,
+		patience,
+		"the second relay takes the free table",
+		func() bool { return len(second.held()) == 2 },
+	)
 	if got := second.condition("TableInUse"); got != "" {
 		t.Errorf("TableInUse = %q afterwards", got)
 	}
@@ -106,7 +111,7 @@ func TestTheWatchdogHearsOfEveryLoop(t *testing.T) {
 	w := newWorld(t, 2)
 	dog := newDog()
 	p := w.process(options{watchdog: dog})
-	p.run()
+	p.run(t.Context())
 	testkit.Eventually(t, patience, "all loops have made a step", func() bool {
 		return slices.Equal(dog.loops(), []string{"lane-0", "lane-1", "look", "members"})
 	})

@@ -14,7 +14,9 @@ type Claimer interface {
 	// Claim returns what one snapshot shows of a window.
 	Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard.Claim, error)
 	// Fetch returns ready rows by position, up to a sum of payload bytes; cut says that there may be more.
-	Fetch(ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64) (rows []shard.Row, cut bool, err error)
+	Fetch(
+		ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64,
+	) (rows []shard.Row, cut bool, err error)
 	// Waiting returns the shards that have ready rows above their floor or a key that is due.
 	Waiting(ctx context.Context, shards []int16, floors []message.Position) ([]int16, error)
 }
@@ -74,12 +76,17 @@ type Keeper interface {
 	Explain(err error) (condition, reason, message string)
 }
 
-// Store is the outbox as a relay needs it; *outboxdb.Store is one. Every call is bounded by the store itself.
-type Store interface {
+// Mover is what a lane needs to move its shard's messages.
+type Mover interface {
 	Claimer
 	Settler
 	Gatekeeper
 	DueFinder
+}
+
+// Store is the outbox as a relay needs it; *outboxdb.Store is one. Every call is bounded by the store itself.
+type Store interface {
+	Mover
 	Leaser
 	Membership
 	Keeper

@@ -56,8 +56,16 @@ func TestJudge(t *testing.T) {
 			want: outcome{Done: positions{1, 2}, Ahead: positions{3}},
 		},
 		"a refused row holds the rest of its key, read-ahead rows too": {
-			rows: rows(a1, b2, a3), ahead: rows(b4, a5), got: []broker.Confirmation{refused, took, notSent},
-			want: outcome{Done: positions{2}, Refused: positions{1}, Attempts: 1, Hold: positions{3, 5}, Ahead: positions{4}},
+			rows:  rows(a1, b2, a3),
+			ahead: rows(b4, a5),
+			got:   []broker.Confirmation{refused, took, notSent},
+			want: outcome{
+				Done:     positions{2},
+				Refused:  positions{1},
+				Attempts: 1,
+				Hold:     positions{3, 5},
+				Ahead:    positions{4},
+			},
 		},
 		"what was confirmed before the refused row is settled": {
 			rows: rows(a1, a3), got: []broker.Confirmation{took, refused},
@@ -121,14 +129,13 @@ func TestJudge(t *testing.T) {
 
 func TestScreen(t *testing.T) {
 	t.Parallel()
-	plain := func(key string, at message.Position) shard.Row { return row(key, at) }
-	large := plain("a", 1)
+	large := row("a", 1)
 	large.Payload = nil
-	foreign := plain("a", 2)
+	foreign := row("a", 2)
 	foreign.Source = "other"
-	broken := plain("a", 3)
+	broken := row("a", 3)
 	broken.Defect = "InvalidHeader"
-	expired := plain("e", 4)
+	expired := row("e", 4)
 	expired.Expired = true
 
 	cases := map[string]struct {
@@ -137,13 +144,39 @@ func TestScreen(t *testing.T) {
 		sent      []message.Position
 		want      []broker.Reason
 	}{
-		"sound rows are sent":                         {rows: rows(plain("a", 1), plain("b", 2)), sent: []message.Position{1, 2}, want: []broker.Reason{"", ""}},
-		"a payload that was not loaded is refused":    {rows: rows(large), want: []broker.Reason{broker.ReasonTooLarge}},
-		"a row of another source is refused":          {rows: rows(foreign), want: []broker.Reason{broker.ReasonSourceMismatch}},
-		"a row that no record can carry is refused":   {rows: rows(broken), want: []broker.Reason{broker.ReasonInvalidHeader}},
-		"an expired row is neither sent nor refused":  {rows: rows(expired, plain("a", 9)), sent: []message.Position{9}, want: []broker.Reason{"", ""}},
-		"nothing passes the first refused row of key": {rows: rows(plain("b", 0), large, plain("b", 8), plain("a", 9)), sent: []message.Position{0, 8}, want: []broker.Reason{"", broker.ReasonTooLarge, "", broker.ReasonNotSent}},
-		"where nothing is ordered the others go on":   {rows: rows(large, plain("a", 9)), unordered: true, sent: []message.Position{9}, want: []broker.Reason{broker.ReasonTooLarge, ""}},
+		"sound rows are sent": {
+			rows: rows(row("a", 1), row("b", 2)),
+			sent: []message.Position{1, 2},
+			want: []broker.Reason{"", ""},
+		},
+		"a payload that was not loaded is refused": {
+			rows: rows(large),
+			want: []broker.Reason{broker.ReasonTooLarge},
+		},
+		"a row of another source is refused": {
+			rows: rows(foreign),
+			want: []broker.Reason{broker.ReasonSourceMismatch},
+		},
+		"a row that no record can carry is refused": {
+			rows: rows(broken),
+			want: []broker.Reason{broker.ReasonInvalidHeader},
+		},
+		"an expired row is neither sent nor refused": {
+			rows: rows(expired, row("a", 9)),
+			sent: []message.Position{9},
+			want: []broker.Reason{"", ""},
+		},
+		"nothing passes the first refused row of key": {
+			rows: rows(row("b", 0), large, row("b", 8), row("a", 9)),
+			sent: []message.Position{0, 8},
+			want: []broker.Reason{"", broker.ReasonTooLarge, "", broker.ReasonNotSent},
+		},
+		"where nothing is ordered the others go on": {
+			rows:      rows(large, row("a", 9)),
+			unordered: true,
+			sent:      []message.Position{9},
+			want:      []broker.Reason{broker.ReasonTooLarge, ""},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -193,23 +226,35 @@ func TestPlanDue(t *testing.T) {
 		send    []byte
 	}{
 		"the head of a key in retry is sent": {
-			gates: []shard.DueGate{{Gate: "a", Heads: []shard.Head{head(1)}}, {Gate: "b", Heads: []shard.Head{head(2)}}},
-			send:  []byte{1, 2},
+			gates: []shard.DueGate{
+				{Gate: "a", Heads: []shard.Head{head(1)}},
+				{Gate: "b", Heads: []shard.Head{head(2)}},
+			},
+			send: []byte{1, 2},
 		},
 		"a key without rows is set free": {gates: []shard.DueGate{{Gate: "a"}}, release: []string{"a"}},
 		"a key that drains sends a whole step": {
-			gates: []shard.DueGate{{Gate: "a", Draining: true, Heads: []shard.Head{head(1), head(2)}}}, send: []byte{1, 2},
+			gates: []shard.DueGate{
+				{Gate: "a", Draining: true, Heads: []shard.Head{head(1), head(2)}},
+			},
+			send: []byte{1, 2},
 		},
 		"a key that drains and has less than a step is set free": {
 			gates: []shard.DueGate{{Gate: "a", Draining: true, Heads: []shard.Head{head(1)}}}, release: []string{"a"},
 		},
 		"a message that got no answer is sent alone": {
-			gates: []shard.DueGate{{Gate: "a", Heads: []shard.Head{unsure(1)}}, {Gate: "b", Heads: []shard.Head{head(2)}}},
-			send:  []byte{1},
+			gates: []shard.DueGate{
+				{Gate: "a", Heads: []shard.Head{unsure(1)}},
+				{Gate: "b", Heads: []shard.Head{head(2)}},
+			},
+			send: []byte{1},
 		},
 		"a message that got no answer waits for its turn": {
-			gates: []shard.DueGate{{Gate: "a", Heads: []shard.Head{head(1)}}, {Gate: "b", Heads: []shard.Head{unsure(2)}}},
-			send:  []byte{1},
+			gates: []shard.DueGate{
+				{Gate: "a", Heads: []shard.Head{head(1)}},
+				{Gate: "b", Heads: []shard.Head{unsure(2)}},
+			},
+			send: []byte{1},
 		},
 		"the byte bound ends a step in the middle of a key": {
 			gates:  []shard.DueGate{{Gate: "a", Draining: true, Heads: []shard.Head{head(1), head(2)}}},
@@ -258,7 +303,11 @@ func TestJudgeDue(t *testing.T) {
 		want  result
 	}{
 		"a confirmed head opens its gate": {
-			rows: rows(r1), got: []broker.Confirmation{took}, want: result{Done: []message.Position{1}, Release: []string{"retry"}},
+			rows: rows(
+				r1,
+			),
+			got:  []broker.Confirmation{took},
+			want: result{Done: []message.Position{1}, Release: []string{"retry"}},
 		},
 		"a key that drains keeps its gate": {
 			rows: rows(d2, d3), got: []broker.Confirmation{took, took}, want: result{Done: []message.Position{2, 3}},
@@ -275,7 +324,12 @@ func TestJudgeDue(t *testing.T) {
 			want: result{Postpone: []string{"retry"}, Outage: broker.ReasonUnreachable},
 		},
 		"no answer again from a unit that works is the message's": {
-			rows: rows(asked), got: []broker.Confirmation{silent}, works: true, want: result{Refused: []string{"retry"}},
+			rows: rows(
+				asked,
+			),
+			got:   []broker.Confirmation{silent},
+			works: true,
+			want:  result{Refused: []string{"retry"}},
 		},
 		"no answer again from a unit that fails is the unit's": {
 			rows: rows(asked), got: []broker.Confirmation{silent},
@@ -290,7 +344,13 @@ func TestJudgeDue(t *testing.T) {
 				work.gateOf[r.ID] = r.OrderingKey
 			}
 			v := judgeDue(&batch{rows: tc.rows, got: tc.got}, work, nil, tc.works)
-			got := result{Done: at(v.done), Release: v.release, Refused: v.gates, Postpone: v.postpone, Outage: v.outage.Reason}
+			got := result{
+				Done:     at(v.done),
+				Release:  v.release,
+				Refused:  v.gates,
+				Postpone: v.postpone,
+				Outage:   v.outage.Reason,
+			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
 			}

@@ -131,7 +131,7 @@ func (w *world) process(o options) *process {
 func (w *world) start(o options) *process {
 	w.t.Helper()
 	p := w.process(o)
-	p.run()
+	p.run(w.t.Context())
 	w.t.Cleanup(func() {
 		p.Crash()
 		<-p.done
@@ -139,8 +139,8 @@ func (w *world) start(o options) *process {
 	return p
 }
 
-func (p *process) run() {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(p.w.t.Context()))
+func (p *process) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p.cancel = cancel
 	go func() {
 		defer close(p.done)
@@ -382,7 +382,11 @@ var (
 	confirmed   = broker.Confirmation{Outcome: broker.Confirmed}
 	rejected    = broker.Confirmation{Outcome: broker.Rejected, Reason: broker.ReasonTooLarge}
 	unknown     = broker.Confirmation{Outcome: broker.Unknown, Reason: broker.ReasonNoAnswer}
-	unavailable = broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonUnreachable, Detail: "no server answers"}
+	unavailable = broker.Confirmation{
+		Outcome: broker.Unavailable,
+		Reason:  broker.ReasonUnreachable,
+		Detail:  "no server answers",
+	}
 )
 
 // upTo returns 1, 2, … n.

@@ -158,6 +158,7 @@ func TestClaimMarksWhatIsNotToBeSent(t *testing.T) {
 func TestARowThatCommitsBelowWhatWasReadIsSeenAndFetched(t *testing.T) {
 	t.Parallel()
 	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
 		s, l := o.holder()
 		writer := o.open()
 		late := o.putIn(writer, "k1")
@@ -202,6 +203,7 @@ func TestFetchStopsAtTheByteBound(t *testing.T) {
 func TestXminStaysBelowEveryWriterThatRuns(t *testing.T) {
 	t.Parallel()
 	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
 		s, l := o.holder()
 		writer := o.open()
 		o.putIn(writer, "k1")

@@ -16,8 +16,7 @@ const (
 // Explain says which condition an error belongs to, its reason, and what to do about it, in words that are safe
 // to show.
 func (s *Store) Explain(err error) (condition, reason, message string) {
-	var inUse *TableInUseError
-	if errors.As(err, &inUse) {
+	if inUse, ok := errors.AsType[*TableInUseError](err); ok {
 		return conditionInUse, "OwnedByOther", inUse.Error()
 	}
 	_, why, _ := postgres.Classify(err)

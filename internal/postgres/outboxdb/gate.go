@@ -101,7 +101,7 @@ func (s *Store) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refus
 // maxSmall is the largest smallint. Without a budget a message may be refused for years.
 const maxSmall = 1<<15 - 1
 
-func small(n int) int16 { return int16(min(max(n, 0), maxSmall)) } //nolint:gosec // bounded in this line
+func small(n int) int16 { return int16(min(max(n, 0), maxSmall)) }
 
 // columns gives pgx the delays as two arrays.
 func columns(delays []shard.Delay) (keys []string, waits []pgInterval) {

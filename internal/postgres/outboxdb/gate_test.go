@@ -84,6 +84,7 @@ func holdMeetsRelease(t *testing.T, o *outbox, s *Store, l lease.Lease) {
 func TestAHoldThatMeetsAReleaseLeavesNoOrphan(t *testing.T) {
 	t.Parallel()
 	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
 		s, l := o.holder()
 		holdMeetsRelease(t, o, s, l)
 		if got := o.orphans(); got != 0 {
@@ -221,8 +222,11 @@ func TestGateWritesOfALostLeaseChangeNothing(t *testing.T) {
 			head, row := o.put("k1"), o.put("k1")
 			o.refuse(s, l, head)
 			state := func() string {
-				return testkit.Value[string](o.DB, `SELECT (SELECT string_agg(o::text, ';' ORDER BY position) FROM message_outbox o)
-					|| (SELECT coalesce(string_agg(g::text, ';'), '') FROM message_outbox_gate g)`)
+				return testkit.Value[string](
+					o.DB,
+					`SELECT (SELECT string_agg(o::text, ';' ORDER BY position) FROM message_outbox o)
+					|| (SELECT coalesce(string_agg(g::text, ';'), '') FROM message_outbox_gate g)`,
+				)
 			}
 			before := state()
 			zombie := l
@@ -298,11 +302,22 @@ func TestRelease(t *testing.T) {
 		wantGate  string
 		wantReady int64
 	}{
-		"a key with few held rows is free again":                 {rows: 3, wantOpen: true, wantGate: "none", wantReady: 3},
-		"a key whose rows were deleted is free again":            {wantOpen: true, wantGate: "none"},
-		"a key with more rows than a step drains":                {rows: 4, wantGate: "Draining due"},
-		"a key with an open dead letter is blocked":              {rows: 1, failure: "Open", wantGate: "Blocked"},
-		"a dead letter that was dealt with blocks nothing":       {rows: 1, failure: "Discarded", wantOpen: true, wantGate: "none", wantReady: 1},
+		"a key with few held rows is free again": {
+			rows:      3,
+			wantOpen:  true,
+			wantGate:  "none",
+			wantReady: 3,
+		},
+		"a key whose rows were deleted is free again": {wantOpen: true, wantGate: "none"},
+		"a key with more rows than a step drains":     {rows: 4, wantGate: "Draining due"},
+		"a key with an open dead letter is blocked":   {rows: 1, failure: "Open", wantGate: "Blocked"},
+		"a dead letter that was dealt with blocks nothing": {
+			rows:      1,
+			failure:   "Discarded",
+			wantOpen:  true,
+			wantGate:  "none",
+			wantReady: 1,
+		},
 		"a dead letter behind many rows blocks without draining": {rows: 5, failure: "Open", wantGate: "Blocked"},
 	}
 	for name, tc := range cases {
@@ -338,7 +353,10 @@ func TestRelease(t *testing.T) {
 			if got := o.gate("k1"); got != tc.wantGate {
 				t.Errorf("gate = %s, want %s", got, tc.wantGate)
 			}
-			if got := testkit.Value[int64](o.DB, `SELECT count(*) FROM message_outbox WHERE NOT held AND ordering_key = 'k1'`); got != tc.wantReady {
+			if got := testkit.Value[int64](
+				o.DB,
+				`SELECT count(*) FROM message_outbox WHERE NOT held AND ordering_key = 'k1'`,
+			); got != tc.wantReady {
 				t.Errorf("%d rows ready, want %d", got, tc.wantReady)
 			}
 			if o.orphans() != 0 {
@@ -404,7 +422,11 @@ func TestPostponeMovesTheDueTimeOfWaitingKeysOnly(t *testing.T) {
 	s, l := o.holder()
 	o.Exec(`INSERT INTO message_outbox_gate VALUES (0, 'r', 'Retry', clock_timestamp()),
 		(0, 'd', 'Draining', clock_timestamp()), (0, 'b', 'Blocked', NULL), (0, 'x', 'Retry', clock_timestamp())`)
-	err := s.Postpone(t.Context(), l, []shard.Delay{{Gate: "r", Wait: time.Hour}, {Gate: "d", Wait: time.Hour}, {Gate: "b", Wait: time.Hour}})
+	err := s.Postpone(
+		t.Context(),
+		l,
+		[]shard.Delay{{Gate: "r", Wait: time.Hour}, {Gate: "d", Wait: time.Hour}, {Gate: "b", Wait: time.Hour}},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -65,7 +65,10 @@ func TestALeaseGivenBackIsFreeAtOnce(t *testing.T) {
 	if err := s.Renew(t.Context(), next, time.Minute); err != nil && !errors.Is(err, lease.ErrLost) {
 		t.Fatal(err)
 	}
-	if got := testkit.Value[int64](o.DB, `SELECT term FROM message_outbox_lease WHERE holder IS NOT NULL`); got != next.Term {
+	if got := testkit.Value[int64](
+		o.DB,
+		`SELECT term FROM message_outbox_lease WHERE holder IS NOT NULL`,
+	); got != next.Term {
 		t.Errorf("term = %d: giving back an old term took the new one away", got)
 	}
 }
@@ -85,7 +88,10 @@ func TestLookTellsWhoIsThereAndWhatCanBeTaken(t *testing.T) {
 	if _, takeable, err = a.Look(t.Context()); err != nil || len(takeable) != 1 {
 		t.Errorf("takeable = %v, %v; one's own shard can be taken again, in a new term", takeable, err)
 	}
-	o.Exec(`UPDATE message_outbox_member SET seen_until = clock_timestamp() - interval '1 s' WHERE holder = $1`, l.Holder)
+	o.Exec(
+		`UPDATE message_outbox_member SET seen_until = clock_timestamp() - interval '1 s' WHERE holder = $1`,
+		l.Holder,
+	)
 	if live, _, err = b.Look(t.Context()); err != nil || len(live) != 1 || live[0] != b.cfg.Holder {
 		t.Errorf("live = %v, %v; want only the one that was seen", live, err)
 	}
@@ -107,9 +113,15 @@ func TestOneRelayOwnsTheTable(t *testing.T) {
 		expired bool
 		want    *TableInUseError
 	}{
-		"another process of the same relay joins":            {other: named("shop/orders", "uid-1")},
-		"another relay is refused":                           {other: named("shop/copy", "uid-2"), want: &TableInUseError{Relay: "shop/orders"}},
-		"a recreated relay waits for the old one's end":      {other: named("shop/orders", "uid-2"), want: &TableInUseError{Relay: "shop/orders", Recreated: true}},
+		"another process of the same relay joins": {other: named("shop/orders", "uid-1")},
+		"another relay is refused": {
+			other: named("shop/copy", "uid-2"),
+			want:  &TableInUseError{Relay: "shop/orders"},
+		},
+		"a recreated relay waits for the old one's end": {
+			other: named("shop/orders", "uid-2"),
+			want:  &TableInUseError{Relay: "shop/orders", Recreated: true},
+		},
 		"a recreated relay takes over when the old is gone":  {other: named("shop/orders", "uid-2"), expired: true},
 		"another relay takes over a table that nobody tends": {other: named("shop/copy", "uid-2"), expired: true},
 	}
@@ -203,8 +215,16 @@ func TestATableThatIsNotWhatItMustBeIsRefusedWithAdvice(t *testing.T) {
 		want   string
 	}{
 		"other shards than the table was made with": {change: `SELECT 1`, shards: 8, want: "made with 1 shards"},
-		"a server that hashes otherwise":            {change: `UPDATE message_outbox_owner SET hash_vector = 1`, shards: 1, want: "hashes keys otherwise"},
-		"no owner row":                              {change: `DELETE FROM message_outbox_owner`, shards: 1, want: "emptied by hand"},
+		"a server that hashes otherwise": {
+			change: `UPDATE message_outbox_owner SET hash_vector = 1`,
+			shards: 1,
+			want:   "hashes keys otherwise",
+		},
+		"no owner row": {
+			change: `DELETE FROM message_outbox_owner`,
+			shards: 1,
+			want:   "emptied by hand",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -214,7 +234,8 @@ func TestATableThatIsNotWhatItMustBeIsRefusedWithAdvice(t *testing.T) {
 			s := o.store(func(c *Config) { c.Shards = tc.shards })
 			_, err := s.Join(t.Context(), time.Minute)
 			condition, reason, message := s.Explain(err)
-			if condition != "SchemaReady" || reason != string(postgres.ReasonSchemaInvalid) || !strings.Contains(message, tc.want) {
+			if condition != "SchemaReady" || reason != string(postgres.ReasonSchemaInvalid) ||
+				!strings.Contains(message, tc.want) {
 				t.Errorf("Explain(%v) = %s, %s, %q; want it to say %q", err, condition, reason, message, tc.want)
 			}
 		})
@@ -224,11 +245,23 @@ func TestATableThatIsNotWhatItMustBeIsRefusedWithAdvice(t *testing.T) {
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct{ change, want string }{
-		"a fresh table passes":                         {change: `SELECT 1`},
-		"positions given in blocks are refused":        {change: `ALTER TABLE message_outbox ALTER position SET CACHE 20`, want: "CACHE 1"},
-		"a counter behind the rows is refused":         {change: `UPDATE message_outbox SET position = 500`, want: "setval"},
-		"a position that is no identity is refused":    {change: `ALTER TABLE message_outbox ALTER position DROP IDENTITY`, want: "no identity"},
-		"a missing table says that the schema is gone": {change: `DROP TABLE message_outbox CASCADE`, want: "schema apply"},
+		"a fresh table passes": {change: `SELECT 1`},
+		"positions given in blocks are refused": {
+			change: `ALTER TABLE message_outbox ALTER position SET CACHE 20`,
+			want:   "CACHE 1",
+		},
+		"a counter behind the rows is refused": {
+			change: `UPDATE message_outbox SET position = 500`,
+			want:   "setval",
+		},
+		"a position that is no identity is refused": {
+			change: `ALTER TABLE message_outbox ALTER position DROP IDENTITY`,
+			want:   "no identity",
+		},
+		"a missing table says that the schema is gone": {
+			change: `DROP TABLE message_outbox CASCADE`,
+			want:   "schema apply",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +277,10 @@ func TestPreflight(t *testing.T) {
 				}
 				return
 			}
-			if condition, _, message := s.Explain(err); condition != "SchemaReady" || !strings.Contains(message, tc.want) {
+			if condition, _, message := s.Explain(
+				err,
+			); condition != "SchemaReady" ||
+				!strings.Contains(message, tc.want) {
 				t.Errorf("Explain(%v) = %s, %q; want it to say %q", err, condition, message, tc.want)
 			}
 		})

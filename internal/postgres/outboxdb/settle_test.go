@@ -91,6 +91,7 @@ func TestSettleKeepsTheRowAsItWas(t *testing.T) {
 func TestSettleRepeatedAfterAnUnknownCommitFindsTheArchive(t *testing.T) {
 	t.Parallel()
 	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
 		s, l := o.holder()
 		a, b, gone := o.put("k1"), o.put("k1"), o.put("k2")
 		if _, err := s.Settle(t.Context(), l, ids(a), places(1)); err != nil {
@@ -117,6 +118,7 @@ func TestSettleRepeatedAfterAnUnknownCommitFindsTheArchive(t *testing.T) {
 func TestSettleRepeatedWhileTheFirstStillRunsMovesEachRowOnce(t *testing.T) {
 	t.Parallel()
 	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
 		s, l := o.holder()
 		r := o.put("k1")
 		first := o.open()
@@ -144,6 +146,7 @@ func TestSettleRepeatedWhileTheFirstStillRunsMovesEachRowOnce(t *testing.T) {
 func TestATakeoverWaitsForARunningSettle(t *testing.T) {
 	t.Parallel()
 	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
 		s, l := o.holder()
 		r := o.put("k1")
 		o.expire()
@@ -173,6 +176,7 @@ func TestATakeoverWaitsForARunningSettle(t *testing.T) {
 func TestASettleThatWaitedForATakeoverMovesNothing(t *testing.T) {
 	t.Parallel()
 	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
 		s, l := o.holder()
 		r := o.put("k1")
 		o.expire()
@@ -239,7 +243,17 @@ func TestSettleDueMovesTheHeadAndOpensTheGateTogether(t *testing.T) {
 		t.Errorf("gates: k1 %s, k2 %s", o.gate("k1"), o.gate("k2"))
 	}
 	l.Term--
-	if _, _, err := s.SettleDue(t.Context(), l, ids(other), places(1), []string{"k2"}, 4); !errors.Is(err, lease.ErrLost) {
+	if _, _, err := s.SettleDue(
+		t.Context(),
+		l,
+		ids(other),
+		places(1),
+		[]string{"k2"},
+		4,
+	); !errors.Is(
+		err,
+		lease.ErrLost,
+	) {
 		t.Errorf("SettleDue() in a term that is over = %v, want %v", err, lease.ErrLost)
 	}
 	if o.gate("k2") != "Retry due" || o.rows() != 2 {
