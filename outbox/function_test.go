@@ -222,21 +222,25 @@ func TestBuiltIDsGrow(t *testing.T) {
 	}
 }
 
-// The caller's search_path must not decide which tables the function writes to.
+// The caller's search_path must decide neither which tables the function writes to nor what its own words mean.
 func TestFunctionIgnoresTheCallersSearchPath(t *testing.T) {
 	t.Parallel()
-	d := newTables(t)
+	d := newTables(t, testkit.OwnDatabase(nil))
 	conn := d.Connect()
+	write := "SELECT " + pgx.Identifier{d.Schema, "message_outbox_write"}.Sanitize()
 	for _, statement := range []string{
 		"CREATE TEMP TABLE message_outbox (LIKE message_outbox)",
-		"CREATE FUNCTION pg_temp.octet_length(text) RETURNS int LANGUAGE sql AS 'SELECT 0'",
-		"SET search_path = pg_temp, pg_catalog",
-		`SELECT ` + pgx.Identifier{d.Schema, "message_outbox_write"}.Sanitize() + `('k', 'order.paid', 'x', 'shop')`,
+		"CREATE SCHEMA evil",
+		"CREATE FUNCTION evil.octet_length(bytea) RETURNS int LANGUAGE sql AS 'SELECT 0'",
+		"SET search_path = pg_temp, evil, pg_catalog",
+		write + "('k', 'order.paid', 'x', 'shop')",
 	} {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)
 		}
 	}
+	_, err := conn.Exec(t.Context(), write+"('k', 'order.paid', repeat('x', 2000000)::bytea, 'shop')")
+	checkFunctionRefusal(t, err, "payload", "54000")
 	if n := len(d.rows()); n != 1 {
 		t.Errorf("rows in the outbox = %d, want 1", n)
 	}

@@ -85,7 +85,7 @@ func TestEnvironmentAndFilesHaveNoSay(t *testing.T) {
 		"PGHOST=evil", "PGPORT=1", "PGDATABASE=evil", "PGUSER=evil", "PGPASSWORD=evil", "PGPASSFILE=" + home + "/.pgpass",
 		"PGAPPNAME=evil", "PGCONNECT_TIMEOUT=77", "PGSSLMODE=verify-full", "PGSSLKEY=/nowhere", "PGSSLCERT=/nowhere",
 		"PGSSLCERTMODE=require", "PGSSLSNI=0", "PGSSLROOTCERT=/nowhere", "PGSSLPASSWORD=evil", "PGSSLNEGOTIATION=direct",
-		"PGTARGETSESSIONATTRS=standby", "PGSERVICE=evil", "PGSERVICEFILE=" + home + "/.pg_service.conf", "PGTZ=evil",
+		"PGTARGETSESSIONATTRS=standby", "PGSERVICE=missing", "PGSERVICEFILE=" + home + "/.pg_service.conf", "PGTZ=evil",
 		"PGOPTIONS=-c search_path=evil", "PGMINPROTOCOLVERSION=3.2", "PGMAXPROTOCOLVERSION=latest",
 		"PGCHANNELBINDING=require", "PGREQUIREAUTH=none",
 	} {
