@@ -117,7 +117,8 @@ func (r Report) Print(w io.Writer) error {
 	case kept == 0:
 		fmt.Fprintln(tw, "NOT OK: nothing could be checked")
 	default:
-		fmt.Fprintf(tw, "OK: %d promises kept\n", kept)
+		fmt.Fprintf(tw, "OK: %d promises kept; %d messages published, %d applied\n",
+			kept, r.Fact(FactPublished), r.Fact(FactApplied))
 	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("write the report: %w", err)

@@ -30,16 +30,16 @@ func TestPrint(t *testing.T) {
 		"promises that were kept": {
 			checks: []verify.Check{kept, left}, wantOK: true,
 			want: `relay shop/orders
-          7   rows
+          7   published
   ok  G1  10  no row waits
   -   G5      effects: not checked, none was named
-OK: 1 promises kept
+OK: 1 promises kept; 7 messages published, 0 applied
 `,
 		},
 		"a broken promise shows its first offender": {
 			checks: []verify.Check{kept, broken},
 			want: `relay shop/orders
-              7        rows
+              7        published
   ok      G1  10       no row waits
   BROKEN  G4  2 of 10  keys are in order; first: event 7
 NOT OK: 1 of 2 promises broken
@@ -48,7 +48,7 @@ NOT OK: 1 of 2 promises broken
 		"nothing that could be checked is not OK": {
 			checks: []verify.Check{left},
 			want: `relay shop/orders
-         7  rows
+         7  published
   -  G5     effects: not checked, none was named
 NOT OK: nothing could be checked
 `,
@@ -58,7 +58,7 @@ NOT OK: nothing could be checked
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			report := verify.Report{Sections: []verify.Section{{
-				Name: "relay shop/orders", Facts: []verify.Fact{{Name: "rows", Count: 7}}, Checks: tc.checks,
+				Name: "relay shop/orders", Facts: []verify.Fact{{Name: verify.FactPublished, Count: 7}}, Checks: tc.checks,
 			}}}
 			var out bytes.Buffer
 
