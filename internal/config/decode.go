@@ -151,8 +151,8 @@ func printable(s string) string {
 
 // syntaxProblem says where the text stops being JSON.
 func syntaxProblem(b []byte) string {
-	var any json.RawMessage
-	err := json.Unmarshal(b, &any)
+	var ignored json.RawMessage
+	err := json.Unmarshal(b, &ignored)
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
 		return "it is not JSON"

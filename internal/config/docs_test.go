@@ -35,10 +35,10 @@ func TestDocsDescribeTheFile(t *testing.T) {
 	t.Parallel()
 	want := docsHead + describe(t)
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(docsFile), 0o755); err != nil { //nolint:gosec // as the clone is
+		if err := os.MkdirAll(filepath.Dir(docsFile), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(docsFile, []byte(want), 0o644); err != nil { //nolint:gosec // a document for everyone
+		if err := os.WriteFile(docsFile, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

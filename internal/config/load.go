@@ -64,8 +64,7 @@ func load[C any](path string, parse func([]byte) (C, error)) (C, error) {
 		return none, err
 	}
 	c, err := parse(b)
-	var invalid *InvalidError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*InvalidError](err); ok {
 		invalid.File = path
 	}
 	if err != nil {
@@ -90,8 +89,7 @@ func readFile(path string) ([]byte, error) {
 
 // fileError drops the path that os puts into its errors: InvalidError names it already.
 func fileError(path string, err error) error {
-	var pathErr *os.PathError
-	if errors.As(err, &pathErr) {
+	if pathErr, ok := errors.AsType[*os.PathError](err); ok {
 		err = pathErr.Err
 	}
 	return &InvalidError{File: path, Problems: []Problem{{Text: "cannot read it: " + err.Error()}}}

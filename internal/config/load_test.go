@@ -215,10 +215,14 @@ func TestAFileIsRefusedWithItsFieldNamed(t *testing.T) {
 			consumer, `["order.paid", "order.refunded"]`, `[]`, "sql.routes[0].eventTypes: must have 1 to 64 entries",
 		},
 		"a type routed twice": {
-			consumer, `"order.refunded"`, `"order.paid"`, "sql.routes[0].eventTypes[1]: is already routed by sql.routes[0]",
+			consumer, `"order.refunded"`, `"order.paid"`,
+			"sql.routes[0].eventTypes[1]: is already routed by sql.routes[0]",
 		},
 		"a type with a star in the middle": {
-			consumer, `"order.refunded"`, `"order.*.x"`, "sql.routes[0].eventTypes[1]: must be an event type, or prefix.*",
+			consumer,
+			`"order.refunded"`,
+			`"order.*.x"`,
+			"sql.routes[0].eventTypes[1]: must be an event type, or prefix.*",
 		},
 		"a route without statement": {
 			consumer, `"statement": "INSERT`, `"statement": " ", "x": "INSERT`, "sql.routes[0].x: is not a field",
@@ -253,8 +257,7 @@ func TestAFileIsRefusedWithItsFieldNamed(t *testing.T) {
 			} else {
 				_, err = config.LoadConsumer(path)
 			}
-			var invalid *config.InvalidError
-			if !errors.As(err, &invalid) {
+			if _, ok := errors.AsType[*config.InvalidError](err); !ok {
 				t.Fatalf("error = %v, want an InvalidError", err)
 			}
 			if !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), tc.want) {
@@ -372,7 +375,10 @@ func TestSecretPathsAreAllThatTheFileNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"/secrets/db", "/secrets/db-ca/ca.crt", "/secrets/nats"}, relay.SecretPaths()); diff != "" {
+	if diff := cmp.Diff(
+		[]string{"/secrets/db", "/secrets/db-ca/ca.crt", "/secrets/nats"},
+		relay.SecretPaths(),
+	); diff != "" {
 		t.Error(diff)
 	}
 	consumer, err := config.ParseConsumer([]byte(read(t, "consumer.json")))

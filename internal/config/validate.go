@@ -84,9 +84,10 @@ var (
 	identifier  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	natsName    = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 	natsSubject = regexp.MustCompile(`^[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
-	natsFilter  = regexp.MustCompile(`^(>|(\*|[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?)$`)
-	consumer    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
-	eventType   = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
+	natsFilter  = regexp.MustCompile(
+		`^(>|(\*|[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?)$`)
+	consumer  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
+	eventType = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
 )
 
 // isHost says whether a text is a host name or an address, and nothing else that a URL may hold.

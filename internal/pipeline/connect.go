@@ -34,7 +34,8 @@ func dialNATS(ctx context.Context, cfg *config.NATS, name string, log *slog.Logg
 		Servers: cfg.Servers, Stream: cfg.Stream, Topology: nats.Topology(cfg.Topology),
 		CredentialsDir: cfg.CredentialsDir, Name: name, Log: log,
 		TLS: nats.TLS{
-			Mode: nats.TLSMode(cfg.TLS.Mode), CAFile: cfg.TLS.CAFile, ClientCertificateDir: cfg.TLS.ClientCertificateDir,
+			Mode: nats.TLSMode(cfg.TLS.Mode), CAFile: cfg.TLS.CAFile,
+			ClientCertificateDir: cfg.TLS.ClientCertificateDir,
 		},
 	})
 	if err != nil {
@@ -54,8 +55,8 @@ func outliving(ctx context.Context) bound {
 }
 
 // closeSoon runs a close within its time. What does not answer by then is cut.
-func closeSoon(within bound, log *slog.Logger, closing func(context.Context) error) {
-	ctx, cancel := within(closeTimeout)
+func closeSoon(ctx context.Context, log *slog.Logger, closing func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if err := closing(ctx); err != nil {
 		log.InfoContext(ctx, "A connection to the broker was cut", "err", err)

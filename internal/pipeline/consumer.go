@@ -146,7 +146,7 @@ func newConsumerPart(
 	p := &consumerPart{cfg: cfg, log: o.Log, within: outliving(ctx)}
 	defer func() {
 		if err != nil {
-			p.Close()
+			p.Close(ctx)
 		}
 	}()
 	handler, err := newHandler(cfg)
@@ -158,8 +158,9 @@ func newConsumerPart(
 		return nil, err
 	}
 	names := postgres.Names{Schema: cfg.Inbox.Postgres.Schema}
-	expected := schema.Expected{Options: schema.Options{Components: []schema.Component{schema.Inbox}}, Role: schema.RoleConsumer}
-	if err = schema.Verify(ctx, p.pool, names, expected); err != nil {
+	if err = schema.Verify(ctx, p.pool, names, schema.Expected{
+		Options: schema.Options{Components: []schema.Component{schema.Inbox}}, Role: schema.RoleConsumer,
+	}); err != nil {
 		return nil, databaseTrouble(err)
 	}
 	p.store = inboxdb.New(p.pool.Pool, names, cfg.ConsumerName)
@@ -261,12 +262,12 @@ func (p *consumerPart) Kill() {
 }
 
 // Close implements part.
-func (p *consumerPart) Close() {
+func (p *consumerPart) Close(ctx context.Context) {
 	if p.receiver != nil {
-		closeSoon(p.within, p.log, p.receiver.Close)
+		closeSoon(ctx, p.log, p.receiver.Close)
 	}
 	if p.conn != nil {
-		closeSoon(p.within, p.log, p.conn.Close)
+		closeSoon(ctx, p.log, p.conn.Close)
 	}
 	if p.pool != nil {
 		p.pool.Close()

@@ -2,7 +2,6 @@ package pipeline_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -114,8 +113,8 @@ func (b *billing) applied(want int) {
 	})
 }
 
-// runner is a pipeline that runs.
-type runner struct {
+// life is a pipeline that runs.
+type life struct {
 	t      *testing.T
 	ended  chan error
 	stop   context.CancelFunc
@@ -127,31 +126,42 @@ type runnable interface {
 	Report(ctx context.Context) statusz.Report
 }
 
-func run(t *testing.T, p runnable) *runner {
+func run(t *testing.T, p runnable) *life {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	r := &runner{t: t, ended: make(chan error, 1), stop: stop, report: p.Report}
+	r := &life{t: t, ended: make(chan error, 1), stop: stop, report: p.Report}
 	go func() { r.ended <- p.Run(ctx) }()
-	t.Cleanup(func() { r.drain() })
+	t.Cleanup(func() {
+		r.stop()
+		if err := <-r.ended; err != nil {
+			t.Logf("Run() = %v", err) // killed, or asked for before
+		}
+	})
 	return r
 }
 
 // drain ends the pipeline as SIGTERM does.
-func (r *runner) drain() error {
+func (r *life) drain() error {
 	r.t.Helper()
 	r.stop()
+	return r.end()
+}
+
+// end waits for the pipeline's end.
+func (r *life) end() error {
+	r.t.Helper()
 	select {
 	case err := <-r.ended:
-		r.ended <- err // may be asked for again
+		r.ended <- err // the cleanup waits for it, too
 		return err
 	case <-time.After(patience):
-		r.t.Error("the pipeline does not end")
-		return errors.New("no end")
+		r.t.Fatal("the pipeline does not end")
+		return nil
 	}
 }
 
 // becomes waits until a condition is "Status Reason".
-func (r *runner) becomes(name, want string) {
+func (r *life) becomes(name, want string) {
 	r.t.Helper()
 	var got string
 	defer func() {
@@ -170,7 +180,7 @@ func (r *runner) becomes(name, want string) {
 	})
 }
 
-func (b *billing) start() (*pipeline.Consumer, *runner) {
+func (b *billing) start() (*pipeline.Consumer, *life) {
 	b.t.Helper()
 	c, err := pipeline.NewConsumer(b.cfg, pipeline.Options{
 		Log: testkit.Logger(b.t), Registry: prometheus.NewRegistry(), AllowLoopback: true,
@@ -267,14 +277,8 @@ func TestAKilledConsumerAcknowledgesNothingMore(t *testing.T) {
 	b.applied(2)
 
 	c.Kill()
-	select {
-	case err := <-r.ended:
-		if err == nil {
-			t.Error("Run() = nil after Kill")
-		}
-		r.ended <- err
-	case <-time.After(patience):
-		t.Fatal("Kill did not end Run")
+	if err := r.end(); err == nil {
+		t.Error("Run() = nil after Kill")
 	}
 	b.publish("order-1", 3, 5)
 	_, second := b.start()

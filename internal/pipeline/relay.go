@@ -107,7 +107,7 @@ func newRelayPart(
 	p := &relayPart{cfg: cfg, holder: holder, log: o.Log, within: outliving(ctx)}
 	defer func() {
 		if err != nil {
-			p.Close()
+			p.Close(ctx)
 		}
 	}()
 	name := "relay " + cfg.Resource.String()
@@ -183,9 +183,9 @@ func (p *relayPart) Kill() {
 }
 
 // Close implements part.
-func (p *relayPart) Close() {
+func (p *relayPart) Close(ctx context.Context) {
 	if p.conn != nil {
-		closeSoon(p.within, p.log, p.conn.Close)
+		closeSoon(ctx, p.log, p.conn.Close)
 	}
 	if p.pool != nil {
 		p.pool.Close()

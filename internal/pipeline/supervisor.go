@@ -28,18 +28,23 @@ var errKilled = errors.New("killed")
 
 // part is one relay or consumer with its connections, built for a config and ready to run.
 type part[C any] interface {
-	// Run moves messages until ctx ends, then finishes what is in flight and releases.
-	Run(ctx context.Context) error
+	runner
 	// Reconfigure takes a changed config over live, or returns false: it takes a new part.
 	Reconfigure(cfg C) bool
 	// Refresh says that Secret files changed.
 	Refresh()
 	// Report fills in what it knows.
 	Report(ctx context.Context, r *statusz.Report)
+}
+
+// runner is the life of a part.
+type runner interface {
+	// Run moves messages until ctx ends, then finishes what is in flight and releases.
+	Run(ctx context.Context) error
 	// Kill cuts every connection: nothing is settled, released or acknowledged any more.
 	Kill()
-	// Close gives the connections back after Run.
-	Close()
+	// Close gives the connections back after Run. The context gives values only.
+	Close(ctx context.Context)
 }
 
 // kind is what differs between relay and consumer.
@@ -49,7 +54,7 @@ type kind[C any] struct {
 	// blank is the report of a process that has no part.
 	blank func(cfg C) statusz.Report
 	// fixed says which change cannot be taken over without a restart.
-	fixed func(old, new C) error
+	fixed func(old, next C) error
 	// resource names whom the process runs for.
 	resource func(cfg C) config.Resource
 }
@@ -144,7 +149,7 @@ func (s *supervisor[C]) runPart(ctx context.Context, p part[C], healthy func()) 
 		case err := <-ended:
 			return s.gone(ctx, p, err)
 		case <-s.killed:
-			s.cut(p, ended)
+			s.cut(ctx, p, ended)
 			return errKilled
 		case <-steady.C:
 			healthy()
@@ -167,7 +172,7 @@ func (s *supervisor[C]) drainPart(ctx context.Context, p part[C], drain func(), 
 		case err := <-ended:
 			return s.gone(ctx, p, err)
 		case <-s.killed:
-			s.cut(p, ended)
+			s.cut(ctx, p, ended)
 			return errKilled
 		case <-patience.C:
 			s.log.WarnContext(ctx, "The old part does not drain and is cut off", "after", replacePatience.String())
@@ -177,11 +182,12 @@ func (s *supervisor[C]) drainPart(ctx context.Context, p part[C], drain func(), 
 }
 
 // cut ends a part that is killed. What it still does goes nowhere, so nobody waits for it.
-func (s *supervisor[C]) cut(p part[C], ended <-chan error) {
+func (s *supervisor[C]) cut(ctx context.Context, p part[C], ended <-chan error) {
 	p.Kill()
 	go func() {
-		<-ended
-		p.Close()
+		err := <-ended
+		s.log.DebugContext(ctx, "A killed part has ended", "err", err)
+		p.Close(ctx)
 	}()
 }
 
@@ -190,7 +196,7 @@ func (s *supervisor[C]) gone(ctx context.Context, p part[C], err error) error {
 	s.mu.Lock()
 	s.part = nil
 	s.mu.Unlock()
-	p.Close()
+	p.Close(ctx)
 	switch {
 	case ctx.Err() != nil || s.stale():
 		if err != nil {

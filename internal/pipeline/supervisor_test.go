@@ -124,7 +124,7 @@ func (p *piece) Kill() {
 	}
 }
 
-func (p *piece) Close() {
+func (p *piece) Close(context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true

@@ -65,7 +65,9 @@ func TestAnErrorOfTheDatabaseIsToldByTheRightCondition(t *testing.T) {
 
 func TestAnErrorOfTheBrokerIsToldInItsOwnWords(t *testing.T) {
 	t.Parallel()
-	missing := &broker.Error{Reason: broker.ReasonStreamMissing, Detail: "run: nats stream add", Err: errors.New("canary")}
+	missing := &broker.Error{
+		Reason: broker.ReasonStreamMissing, Detail: "run: nats stream add", Err: errors.New("canary"),
+	}
 
 	cases := map[string]struct {
 		err           error
@@ -82,7 +84,8 @@ func TestAnErrorOfTheBrokerIsToldInItsOwnWords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := brokerCondition(brokerReachable, tc.err)
-			if got := c.Status + " " + c.Reason; got != tc.want || c.Message != tc.message || c.Type != brokerReachable {
+			if got := c.Status + " " + c.Reason; got != tc.want || c.Message != tc.message ||
+				c.Type != brokerReachable {
 				t.Errorf("condition = %+v, want %s: %s", c, tc.want, tc.message)
 			}
 		})

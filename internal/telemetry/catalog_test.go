@@ -13,9 +13,13 @@ func TestACatalogListsMetricsThatNobodyCountedYet(t *testing.T) {
 	t.Parallel()
 	var c telemetry.Catalog
 	c.MustRegister(
-		prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "took_seconds", Help: "How long."}, []string{"broker"}),
+		prometheus.NewHistogramVec(
+			prometheus.HistogramOpts{Name: "took_seconds", Help: "How long."}, []string{"broker"}),
 		prometheus.NewHistogram(prometheus.HistogramOpts{Name: "size_bytes", Help: "How much."}),
-		prometheus.NewCounterVec(prometheus.CounterOpts{Name: "results_total", Help: "x"}, []string{"broker", "outcome"}),
+		prometheus.NewCounterVec(
+			prometheus.CounterOpts{Name: "results_total", Help: "x"},
+			[]string{"broker", "outcome"},
+		),
 		prometheus.NewCounter(prometheus.CounterOpts{Name: "late_total", Help: "x"}),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "read_total", Help: "x"}, func() float64 { return 0 }),
 		prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "held", Help: "x"}, []string{"shard"}),

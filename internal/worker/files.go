@@ -106,7 +106,8 @@ func (w *fileWatch) changes(ctx context.Context) ([]string, error) {
 				settle = time.After(fileSettle)
 			}
 			continue
-		case <-failures: // an overflow, at worst: looking is the answer to that too
+		case err := <-failures: // an overflow, at worst: looking is the answer to that too
+			w.log.DebugContext(ctx, "File events failed, looking", "err", err)
 			if settle == nil {
 				settle = time.After(fileSettle)
 			}

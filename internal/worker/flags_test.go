@@ -35,13 +35,25 @@ func TestTheCommandLine(t *testing.T) {
 			},
 			want: changed,
 		},
-		"the version is printed":           {args: []string{"--version"}, err: "done", out: "relay v1 (abc) go1"},
-		"help is printed":                  {args: []string{"--help"}, err: "done", out: "-config"},
-		"an unknown flag is refused":       {args: []string{"--dsn=x"}, err: "not defined", out: "-dsn"},
-		"an argument is refused":           {args: []string{"start"}, err: "unexpected", out: `unexpected argument "start"`},
-		"an unknown level is refused":      {args: []string{"--log-level=loud"}, err: "log level", out: "--log-level"},
-		"a drain of no time is refused":    {args: []string{"--drain-timeout=0s"}, err: "above 0", out: "--drain-timeout"},
-		"a drain of many words is refused": {args: []string{"--drain-timeout=soon"}, err: "invalid value", out: "drain-timeout"},
+		"the version is printed":     {args: []string{"--version"}, err: "done", out: "v1 (abc) go1"},
+		"help is printed":            {args: []string{"--help"}, err: "done", out: "-config"},
+		"an unknown flag is refused": {args: []string{"--dsn=x"}, err: "not defined", out: "-dsn"},
+		"an argument is refused": {
+			args: []string{"start"},
+			err:  "unexpected",
+			out:  `unexpected argument "start"`,
+		},
+		"an unknown level is refused": {args: []string{"--log-level=loud"}, err: "log level", out: "--log-level"},
+		"a drain of no time is refused": {
+			args: []string{"--drain-timeout=0s"},
+			err:  "above 0",
+			out:  "--drain-timeout",
+		},
+		"a drain of many words is refused": {
+			args: []string{"--drain-timeout=soon"},
+			err:  "invalid value",
+			out:  "drain-timeout",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

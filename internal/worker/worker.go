@@ -108,7 +108,7 @@ func serve[C any](ctx context.Context, o Options[C], listener net.Listener) erro
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	defer func() { _ = server.Close() }() // probes in flight are not worth waiting for
-	o.Log.Info("Serving", "address", listener.Addr().String())
+	o.Log.InfoContext(ctx, "Serving", "address", listener.Addr().String())
 	return w.run(ctx, served)
 }
 
@@ -134,12 +134,12 @@ func (w *worker[C]) run(ctx context.Context, served <-chan error) error {
 			}
 			return fmt.Errorf("run pipeline: %w", err)
 		case err := <-served:
-			w.end(drain, ended, stallGrace)
+			_, _ = w.end(drain, ended, stallGrace) // the first cause is the one to tell
 			return fmt.Errorf("serve endpoints: %w", err)
 		case <-watch.C:
 			if err := w.Watchdog.Stalled(); err != nil {
-				w.Log.Error("A loop is stuck, releasing what can be released and ending", "err", err)
-				w.end(drain, ended, stallGrace)
+				w.Log.ErrorContext(ctx, "A loop is stuck, releasing what can be released and ending", "err", err)
+				_, _ = w.end(drain, ended, stallGrace) // the stall is what to tell
 				return err
 			}
 		case <-ctx.Done():
@@ -191,7 +191,7 @@ func (w *worker[C]) follow(ctx context.Context) {
 			changed = slices.Delete(changed, i, i+1)
 		}
 		if len(changed) > 0 {
-			w.Log.Info("Secret files changed", "paths", strings.Join(changed, " "))
+			w.Log.InfoContext(ctx, "Secret files changed", "paths", strings.Join(changed, " "))
 			w.pipeline.Refresh()
 		}
 	}

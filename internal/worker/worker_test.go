@@ -100,7 +100,9 @@ type process struct {
 func start(t *testing.T, content string) *process {
 	t.Helper()
 	dir := t.TempDir()
-	p := &process{config: filepath.Join(dir, "config"), secrets: filepath.Join(dir, "secrets"), ended: make(chan error, 1)}
+	p := &process{
+		config: filepath.Join(dir, "config"), secrets: filepath.Join(dir, "secrets"), ended: make(chan error, 1),
+	}
 	write(t, p.config, content)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -132,7 +134,7 @@ func start(t *testing.T, content string) *process {
 
 func (p *process) get(t *testing.T, path string) (int, string) {
 	t.Helper()
-	resp, err := http.Get(p.url + path) //nolint:noctx // a test
+	resp, err := http.Get(p.url + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +341,9 @@ func TestAWorkerThatDrainsIsNotReady(t *testing.T) {
 		if w.ready() == nil {
 			t.Error("ready() = nil while draining")
 		}
-		<-ended
+		if code := ExitCode(<-ended); code != ExitDrainTimeout {
+			t.Errorf("exit code = %d, want %d", code, ExitDrainTimeout)
+		}
 	})
 }
 

@@ -192,7 +192,7 @@ func (p *process) running() bool {
 func (p *process) get(path string) (int, string) {
 	p.t.Helper()
 	client := http.Client{Timeout: 5 * time.Second}
-	resp, err := client.Get(p.url + path) //nolint:noctx // it has a timeout
+	resp, err := client.Get(p.url + path)
 	if err != nil {
 		return 0, err.Error()
 	}

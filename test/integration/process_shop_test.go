@@ -37,6 +37,7 @@ type place struct {
 // shop is two services with a broker between them.
 type shop struct {
 	t        *testing.T
+	bin      string // where the commands are
 	orders   *place // with an outbox
 	billing  *place // with an inbox and effects
 	broker   *testkit.Broker

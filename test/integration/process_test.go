@@ -23,7 +23,7 @@ func TestProcesses(t *testing.T) {
 	t.Parallel()
 	bin := buildCommands(t)
 
-	cases := map[string]func(*testing.T, string){
+	cases := map[string]func(*shop){
 		"move rows, tell how they stand, and drain":              moveAndDrain,
 		"lose nothing when they are killed":                      killed,
 		"keep the old config when a new one is bad":              badReload,
@@ -31,18 +31,20 @@ func TestProcesses(t *testing.T) {
 		"follow rotated credentials":                             rotated,
 		"wait for what is missing and go on when it comes":       lateEnvironment,
 		"publish nothing late when they wake up after the lease": zombie,
-		"refuse a config or a port they cannot use in one line":  refused,
+		"end at once at a second signal":                         secondSignal,
 	}
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run(t, bin)
+			s := newShop(t)
+			s.bin = bin
+			run(s)
 		})
 	}
 }
 
-func moveAndDrain(t *testing.T, bin string) {
-	s := newShop(t)
+func moveAndDrain(s *shop) {
+	t, bin := s.t, s.bin
 	relay := launch(t, bin, "relay", s.relay)
 	consumer := launch(t, bin, "consumer", s.consumer)
 	s.write(300)
@@ -63,25 +65,10 @@ func moveAndDrain(t *testing.T, bin string) {
 		return r != nil && r.Consumer != nil && r.Consumer.Lag != nil && r.Consumer.Lag.Messages == 0 &&
 			r.Consumer.AppliedTotal == 300
 	})
-	for _, p := range []*process{relay, consumer} {
-		for path, want := range map[string]string{"/livez": "ok", "/readyz": "ok", "/metrics": "postrider_build_info"} {
-			if status, body := p.get(path); status != http.StatusOK || !strings.Contains(body, want) {
-				t.Errorf("%s of the %s = %d %s", path, p.name, status, tail(body))
-			}
-			_, body := p.get(path)
-			silent(t, path+" of the "+p.name, body)
-		}
-		_, body := p.get("/statusz")
-		silent(t, "/statusz of the "+p.name, body)
-	}
-
-	for _, p := range []*process{relay, consumer} {
-		p.signal(syscall.SIGTERM)
-		if code, took := p.exit(); code != 0 || took > 2*time.Second {
-			t.Errorf("the %s drained in %v with code %d, want 0 within 2 s", p.name, took, code)
-		}
-		silent(t, "what the "+p.name+" printed", p.output())
-	}
+	s.answersAndIsSilent(relay)
+	s.answersAndIsSilent(consumer)
+	s.drains(relay)
+	s.drains(consumer)
 	held := testkit.Value[int](s.orders.DB,
 		"SELECT count(*) FROM message_outbox_lease WHERE holder IS NOT NULL AND held_until > clock_timestamp()")
 	if held != 0 {
@@ -89,8 +76,32 @@ func moveAndDrain(t *testing.T, bin string) {
 	}
 }
 
-func killed(t *testing.T, bin string) {
-	s := newShop(t)
+// answersAndIsSilent asks every endpoint.
+func (s *shop) answersAndIsSilent(p *process) {
+	s.t.Helper()
+	for path, want := range map[string]string{
+		"/livez": "ok", "/readyz": "ok", "/metrics": "postrider_build_info", "/statusz": `"version":1`,
+	} {
+		status, body := p.get(path)
+		if status != http.StatusOK || !strings.Contains(body, want) {
+			s.t.Errorf("%s of the %s = %d %s", path, p.name, status, tail(body))
+		}
+		silent(s.t, path+" of the "+p.name, body)
+	}
+}
+
+// drains sends SIGTERM and looks how the process ends.
+func (s *shop) drains(p *process) {
+	s.t.Helper()
+	p.signal(syscall.SIGTERM)
+	if code, took := p.exit(); code != 0 || took > 2*time.Second {
+		s.t.Errorf("the %s drained in %v with code %d, want 0 within 2 s", p.name, took, code)
+	}
+	silent(s.t, "what the "+p.name+" printed", p.output())
+}
+
+func killed(s *shop) {
+	t, bin := s.t, s.bin
 	// What a dead process held comes again after AckWait: a durable that waits less keeps the test short.
 	_, err := s.broker.JetStream().CreateConsumer(t.Context(), s.stream.Name, jetstream.ConsumerConfig{
 		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 3 * time.Second, MaxDeliver: -1,
@@ -117,8 +128,8 @@ func killed(t *testing.T, bin string) {
 	silent(t, "what they printed", relay.output()+consumer.output())
 }
 
-func badReload(t *testing.T, bin string) {
-	s := newShop(t)
+func badReload(s *shop) {
+	t, bin := s.t, s.bin
 	relay := launch(t, bin, "relay", s.relay)
 	consumer := launch(t, bin, "consumer", s.consumer)
 	good := map[*process]any{relay: s.relay, consumer: s.consumer}
@@ -161,8 +172,8 @@ func badReload(t *testing.T, bin string) {
 	}
 }
 
-func goodReload(t *testing.T, bin string) {
-	s := newShop(t)
+func goodReload(s *shop) {
+	t, bin := s.t, s.bin
 	relay := launch(t, bin, "relay", s.relay)
 	consumer := launch(t, bin, "consumer", s.consumer)
 	s.write(20)
@@ -194,8 +205,8 @@ func goodReload(t *testing.T, bin string) {
 	}
 }
 
-func rotated(t *testing.T, bin string) {
-	s := newShop(t)
+func rotated(s *shop) {
+	t, bin := s.t, s.bin
 	relay := launch(t, bin, "relay", s.relay)
 	consumer := launch(t, bin, "consumer", s.consumer)
 	s.write(20)
@@ -216,8 +227,8 @@ func rotated(t *testing.T, bin string) {
 	silent(t, "what they printed", relay.output()+consumer.output())
 }
 
-func lateEnvironment(t *testing.T, bin string) {
-	s := newShop(t)
+func lateEnvironment(s *shop) {
+	t, bin := s.t, s.bin
 	password := filepath.Join(s.orders.cfg.CredentialsDir, "password")
 	if err := os.Remove(password); err != nil {
 		t.Fatal(err)
@@ -263,8 +274,8 @@ func lateEnvironment(t *testing.T, bin string) {
 	silent(t, "what they printed", relay.output()+consumer.output())
 }
 
-func zombie(t *testing.T, bin string) {
-	s := newShop(t)
+func zombie(s *shop) {
+	t, bin := s.t, s.bin
 	first := launch(t, bin, "relay", s.relay)
 	launch(t, bin, "consumer", s.consumer)
 	s.write(100)
@@ -288,13 +299,42 @@ func zombie(t *testing.T, bin string) {
 	}
 }
 
-func refused(t *testing.T, bin string) {
+// secondSignal has a database that answers nothing any more, so that the drain takes its time.
+func secondSignal(s *shop) {
+	t := s.t
+	proxy := testkit.Proxy(t, s.orders.Addr())
+	s.relay.Source.Hosts, s.relay.Source.Port = []string{proxy.Host}, int32(proxy.Port) //nolint:gosec // a port fits
+	relay := launch(t, s.bin, "relay", s.relay)
+	relay.becomes("DatabaseReachable", "True Reachable")
+	proxy.Swallow(testkit.Both)
+
+	start := time.Now()
+	if r := relay.report(); r == nil || r.Relay == nil || r.Relay.Backlog != nil {
+		t.Errorf("report = %+v, want one without counts that nobody knows", r)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("the report took %v, longer than its readers wait", took)
+	}
+	relay.signal(syscall.SIGTERM)
+	testkit.Eventually(t, patience, "it drains and says so", func() bool {
+		status, body := relay.get("/readyz")
+		return status == http.StatusServiceUnavailable && body == "draining\n"
+	})
+	relay.signal(syscall.SIGTERM)
+	if code, took := relay.exit(); code == 0 || took > time.Second {
+		t.Errorf("it ended with code %d after %v, want at once and not as if it had drained", code, took)
+	}
+}
+
+func TestProcessesRefuseWhatTheyCannotUseInOneLine(t *testing.T) {
+	t.Parallel()
+	bin := buildCommands(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	if err := os.WriteFile(file, []byte(`{"version": 1, "shards": 8}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	taken, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a test
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,9 +346,13 @@ func refused(t *testing.T, bin string) {
 	}{
 		"an unknown field": {[]string{"--config", file, "--listen", "127.0.0.1:0"}, file + ": shards: is not a field"},
 		"a missing file": {
-			[]string{"--config", filepath.Join(dir, "none"), "--listen", "127.0.0.1:0"}, "none: cannot read it: no such file",
+			[]string{"--config", filepath.Join(dir, "none"), "--listen", "127.0.0.1:0"},
+			"none: cannot read it: no such file",
 		},
-		"a port in use": {[]string{"--config", file, "--listen", taken.Addr().String()}, "choose another with --listen"},
+		"a port in use": {
+			[]string{"--config", file, "--listen", taken.Addr().String()},
+			"choose another with --listen",
+		},
 	}
 	for name, tc := range cases {
 		for _, command := range []string{"relay", "consumer"} {
