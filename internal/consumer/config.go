@@ -70,6 +70,8 @@ func (c Config) Validate() error {
 		return errors.New("lanes, batch and message size must be at least 1")
 	case c.HandlerTimeout <= 0:
 		return errors.New("the handler's time must be bounded")
+	case c.Retention <= 0:
+		return errors.New("the inbox must remember for some time: what it forgets is applied again")
 	case c.Retention < c.ReplayHorizon:
 		return errors.New("the retention is below the replay horizon: a replayed message would be applied again")
 	case c.Rules.ApplyAfterGap && c.Rules.GapTimeout <= 0:

@@ -89,7 +89,7 @@ func (s *shop) options() options {
 		config: consumer.Config{
 			Name: consumerName, Resource: "shop/billing", UID: "1", Broker: "fake", Source: "fake/ORDERS",
 			RunPolicy: consumer.Run, PerKey: true, MaxBytes: 1 << 20, Lanes: 4, MaxBatch: 200,
-			HandlerTimeout: 10 * time.Second, Heartbeat: 500 * time.Millisecond,
+			HandlerTimeout: 10 * time.Second, Retention: 24 * time.Hour, Heartbeat: 500 * time.Millisecond,
 			Backoff: retry.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond},
 		},
 		postgres: s.own.Config(),
