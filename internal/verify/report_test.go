@@ -57,9 +57,13 @@ NOT OK: nothing could be checked
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			report := verify.Report{Sections: []verify.Section{{
-				Name: "relay shop/orders", Facts: []verify.Fact{{Name: verify.FactPublished, Count: 7}}, Checks: tc.checks,
-			}}}
+			report := verify.Report{Sections: []verify.Section{
+				{
+					Name:   "relay shop/orders",
+					Facts:  []verify.Fact{{Name: verify.FactPublished, Count: 7}},
+					Checks: tc.checks,
+				},
+			}}
 			var out bytes.Buffer
 
 			if err := report.Print(&out); err != nil {
