@@ -303,7 +303,7 @@ func zombie(s *shop) {
 func secondSignal(s *shop) {
 	t := s.t
 	proxy := testkit.Proxy(t, s.orders.Addr())
-	s.relay.Source.Hosts, s.relay.Source.Port = []string{proxy.Host}, int32(proxy.Port) //nolint:gosec // a port fits
+	s.relay.Source.Hosts, s.relay.Source.Port = []string{proxy.Host}, int32(proxy.Port)
 	relay := launch(t, s.bin, "relay", s.relay)
 	relay.becomes("DatabaseReachable", "True Reachable")
 	proxy.Swallow(testkit.Both)
