@@ -1,0 +1,289 @@
+package integration
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/verify"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// The arrows of a message's life, and a kill -9 at each:
+//
+//	outbox row → read → published → confirmed → settled → delivered → committed → acknowledged
+//
+// Each test brings a real process to one arrow, kills it there, looks at what is true then, and lets another process
+// go on. The oracle has the last word.
+
+// relayBehind returns the relay's config with proxies in front of its servers.
+func (b *bank) relayBehind(database, broker *testkit.Faulty) config.Relay {
+	cfg, nats := b.relay, *b.relay.NATS
+	if database != nil {
+		cfg.Source = behind(b.t, cfg.Source, database)
+	}
+	if broker != nil {
+		nats.Servers = []string{"nats://" + broker.Addr()}
+	}
+	cfg.NATS = &nats
+	return cfg
+}
+
+func (b *bank) consumerBehind(database, broker *testkit.Faulty) config.Consumer {
+	cfg, nats := b.consumer, *b.consumer.NATS
+	if database != nil {
+		cfg.Inbox.Postgres = behind(b.t, cfg.Inbox.Postgres, database)
+	}
+	if broker != nil {
+		nats.Servers = []string{"nats://" + broker.Addr()}
+	}
+	cfg.NATS = &nats
+	return cfg
+}
+
+func behind(t *testing.T, cfg config.Postgres, p *testkit.Faulty) config.Postgres {
+	t.Helper()
+	host, text, err := net.SplitHostPort(p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Hosts, cfg.Port = []string{host}, int32(port)
+	return cfg
+}
+
+// metric reads a number off a process's /metrics; 0 where it is not there.
+func (p *process) metric(name string) float64 {
+	p.t.Helper()
+	_, body := p.get("/metrics")
+	for line := range strings.Lines(body) {
+		value, found := strings.CutPrefix(line, name+" ")
+		if !found {
+			continue
+		}
+		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		if err != nil {
+			p.t.Fatalf("%s is %q", name, value)
+		}
+		return n
+	}
+	return 0
+}
+
+// kill9 ends a process without a word, and its sessions in the database with it: the server would notice only at its
+// next write, and might still run what it had read.
+func (b *bank) kill9(p *process, at *place) {
+	b.t.Helper()
+	p.signal(syscall.SIGKILL)
+	p.exit()
+	at.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", at.user)
+	testkit.Eventually(b.t, patience, "the sessions of the killed process have ended", func() bool {
+		return testkit.Value[int](at.DB, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1", at.user) == 0
+	})
+}
+
+// hold takes a lock in a transaction of its own and returns what gives it back.
+func (p *place) hold(t *testing.T, statement string) (release func()) {
+	t.Helper()
+	conn := p.Connect()
+	for _, s := range []string{"BEGIN", statement} {
+		if _, err := conn.Exec(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+	return func() {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), "ROLLBACK"); err != nil {
+			t.Fatalf("giving the lock back: %v", err)
+		}
+	}
+}
+
+// waits waits until a session of the worker waits for a lock in a statement like this.
+func (p *place) waits(t *testing.T, statement string) {
+	t.Helper()
+	testkit.Eventually(t, patience, fmt.Sprintf("a session waits for a lock in %q", statement), func() bool {
+		return testkit.Value[bool](p.DB, `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE usename = $1 AND wait_event_type = 'Lock' AND query ILIKE '%' || $2 || '%')`, p.user, statement)
+	})
+}
+
+// underWay starts both workers and waits until a first sale has gone all the way.
+func (b *bank) underWay(relayCfg config.Relay, consumerCfg config.Consumer) (relay, consumer *process) {
+	b.t.Helper()
+	bin := commands.in(b.t)
+	relay = launch(b.t, bin, "relay", relayCfg)
+	consumer = launch(b.t, bin, "consumer", consumerCfg)
+	b.sell(sale{"a", 1}, sale{"b", 2})
+	b.balanced()
+	return relay, consumer
+}
+
+// duplicates are copies in the stream beyond the first of each message.
+func duplicates(r verify.Report) int64 { return r.Fact(verify.FactDuplicates) }
+
+func TestG1ARelayKilledAfterReadingAndBeforePublishingLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, bankOptions{})
+	broker := testkit.Proxy(t, b.broker.Addr())
+	relay, _ := b.underWay(b.relayBehind(nil, broker), b.consumer)
+
+	broker.Swallow(testkit.ToServer)
+	read := relay.metric("postrider_outbox_claimed_messages_total")
+	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
+	testkit.Eventually(t, patience, "the relay has read rows", func() bool {
+		return relay.metric("postrider_outbox_claimed_messages_total") > read
+	})
+	b.kill9(relay, b.orders)
+	if got := b.stored(); got != 2 {
+		t.Fatalf("the stream holds %d messages at the kill, want the 2 from before", got)
+	}
+
+	launch(t, commands.in(t), "relay", b.relay)
+	if got := duplicates(b.balanced()); got != 0 {
+		t.Errorf("%d duplicates of messages that were never published", got)
+	}
+}
+
+func TestG2ARelayKilledAfterPublishingAndBeforeTheConfirmationHasPublishedNothing(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, bankOptions{})
+	broker := testkit.Proxy(t, b.broker.Addr())
+	relay, _ := b.underWay(b.relayBehind(nil, broker), b.consumer)
+
+	broker.Swallow(testkit.ToClient)
+	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
+	testkit.Eventually(t, patience, "the broker has a message", func() bool { return b.stored() > 2 })
+	b.kill9(relay, b.orders)
+	if got := b.published(); got != 2 {
+		t.Fatalf("%d rows are published at the kill, want the 2 that were confirmed", got)
+	}
+
+	launch(t, commands.in(t), "relay", b.relay)
+	if got := duplicates(b.balanced()); got == 0 {
+		t.Error("no duplicate: the kill did not come between publish and confirmation")
+	}
+}
+
+func TestG3ARelayKilledAfterTheConfirmationAndBeforeTheSettleRepeatsTheSameBytes(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, bankOptions{})
+	relay, _ := b.underWay(b.relay, b.consumer)
+
+	release := b.orders.hold(t, "SELECT FROM message_outbox_lease FOR UPDATE")
+	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
+	b.orders.waits(t, "moved AS")
+	b.kill9(relay, b.orders)
+	release()
+	if stored, published := b.stored(), b.published(); stored <= 2 || published != 2 {
+		t.Fatalf("at the kill %d messages are stored and %d rows published, want more than 2, and 2", stored, published)
+	}
+
+	launch(t, commands.in(t), "relay", b.relay)
+	if got := duplicates(b.balanced()); got == 0 {
+		t.Error("no duplicate: the kill did not come between confirmation and settle")
+	}
+}
+
+func TestG1ARelayKilledAfterItsSettleCommittedAndBeforeTheAnswerRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, bankOptions{})
+	database := testkit.Proxy(t, b.orders.Addr())
+	relay, _ := b.underWay(b.relayBehind(database, nil), b.consumer)
+
+	lost := database.LoseAnswer("kept AS (")
+	b.sell(sale{"a", 3})
+	select {
+	case <-lost:
+	case <-relay.ended:
+		t.Fatal("the relay has ended")
+	}
+	b.kill9(relay, b.orders)
+	if got := b.published(); got != 3 {
+		t.Fatalf("%d rows are published at the kill, want 3: the settle had not committed", got)
+	}
+
+	launch(t, commands.in(t), "relay", b.relay)
+	b.sell(sale{"a", 4})
+	if got := duplicates(b.balanced()); got != 0 {
+		t.Errorf("%d duplicates of a message that was settled", got)
+	}
+}
+
+func TestG5AConsumerKilledBeforeItsCommitHasNoEffect(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, bankOptions{})
+	_, consumer := b.underWay(b.relay, b.consumer)
+
+	release := b.billing.hold(t, "LOCK TABLE ledger IN SHARE MODE")
+	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
+	b.billing.waits(t, "INSERT INTO "+pgx.Identifier{b.billing.Schema, "ledger"}.Sanitize())
+	b.kill9(consumer, b.billing)
+	release()
+	if got := b.entries(); got != 2 {
+		t.Fatalf("%d entries at the kill, want the 2 from before", got)
+	}
+	if got := b.durable().AckFloor.Stream; got != 2 {
+		t.Fatalf("acknowledged up to %d at the kill, want 2", got)
+	}
+
+	launch(t, commands.in(t), "consumer", b.consumer)
+	b.balanced()
+}
+
+// A deferred trigger holds the COMMIT itself, so that its answer can be lost and nothing else.
+func TestG5AConsumerKilledWhileTheOutcomeOfItsCommitIsUnknownAppliesOnce(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, bankOptions{})
+	b.billing.Exec(`CREATE FUNCTION stop_at_commit() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); RETURN NULL; END'`)
+	b.billing.Exec(`CREATE CONSTRAINT TRIGGER stop AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION stop_at_commit()`)
+	database := testkit.Proxy(t, b.billing.Addr())
+	_, consumer := b.underWay(b.relay, b.consumerBehind(database, nil))
+
+	release := b.billing.hold(t, "SELECT pg_advisory_xact_lock(hashtext('"+b.billing.Schema+"'))")
+	b.sell(sale{"a", 3})
+	b.billing.waits(t, "commit")
+	database.Swallow(testkit.ToClient)
+	release()
+	testkit.Eventually(t, patience, "the commit is done", func() bool { return b.entries() == 3 })
+	b.kill9(consumer, b.billing)
+	if got := b.durable().AckFloor.Stream; got != 2 {
+		t.Fatalf("acknowledged up to %d, want 2: nobody could know of the commit", got)
+	}
+
+	launch(t, commands.in(t), "consumer", b.consumer)
+	b.sell(sale{"a", 4})
+	b.balanced()
+}
+
+func TestG5AConsumerKilledAfterItsCommitAndBeforeTheAcknowledgementAppliesOnce(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, bankOptions{})
+	broker := testkit.Proxy(t, b.broker.Addr())
+	_, consumer := b.underWay(b.relay, b.consumerBehind(nil, broker))
+
+	broker.Swallow(testkit.ToServer) // its request for more is there already
+	b.sell(sale{"a", 3}, sale{"b", 4})
+	testkit.Eventually(t, patience, "the effects are committed", func() bool { return b.entries() == 4 })
+	b.kill9(consumer, b.billing)
+	if got := b.durable(); got.AckFloor.Stream != 2 || got.NumAckPending != 2 {
+		t.Fatalf("acknowledged up to %d, %d pending, want 2 and 2", got.AckFloor.Stream, got.NumAckPending)
+	}
+
+	next := launch(t, commands.in(t), "consumer", b.consumer)
+	b.balanced()
+	if got := next.metric("postrider_inbox_duplicates_total"); got != 2 {
+		t.Errorf("%v duplicates were recognised, want 2", got)
+	}
+}
