@@ -107,12 +107,12 @@ func TestNothingNewIsSentWhileASettleFails(t *testing.T) {
 		return shard.Settlement{}, errLostAnswer
 	}
 	w.start(options{wrap: h.wrap})
-	testkit.Eventually(t, patience, "the settle fails", func() bool { return tries.Load() >= 1 })
+	testkit.Eventually(t, patience, "the settle fails", func() bool { return tries.Load() >= 2 })
 	seen := w.broker.publishes()
 	w.put("b", 5)
 	testkit.Eventually(t, patience, "the settle is repeated", func() bool { return tries.Load() >= 8 })
-	if got := w.broker.publishes(); got > seen+1 {
-		t.Errorf("%d publishes while the settle failed: one may have been on its way, no more", got-seen)
+	if got := w.broker.publishes(); got != seen {
+		t.Errorf("%d publishes while the settle failed", got-seen)
 	}
 	h.set(func(h *hooks) { h.settle = nil })
 	w.awaitEmpty()
@@ -139,6 +139,7 @@ func TestAReleaseWithoutAnAnswerLosesNoRow(t *testing.T) {
 	h.settleDue = func(call func() error) error {
 		err := call()
 		if err == nil && lost.Add(1) == 1 {
+			w.put("k", 2) // a floor that stayed above the rows set free would let these pass them
 			return errLostAnswer
 		}
 		return err
@@ -149,7 +150,7 @@ func TestAReleaseWithoutAnAnswerLosesNoRow(t *testing.T) {
 	w.awaitSQL("the others are through", `count(*) = 4 FROM message_outbox`)
 	refusing.Store(false)
 	w.awaitEmpty()
-	w.inOrder("k", 4)
+	w.inOrder("k", 6)
 	if lost.Load() < 2 {
 		t.Error("the release was not repeated: this test shows nothing")
 	}

@@ -294,7 +294,7 @@ func (l *lane) wrote(ctx context.Context, now time.Time, w *write, err error) {
 	if err != nil {
 		w.failures++
 		l.retryAt = now.Add(l.pause(w.failures))
-		l.mem.distrust() // it may have been done all the same
+		l.mem.distrust() // it may have been done all the same, and then the next try finds nothing to do
 		l.failed(ctx, w.doing, err)
 		return
 	}
@@ -302,9 +302,6 @@ func (l *lane) wrote(ctx context.Context, now time.Time, w *write, err error) {
 	l.writes = l.writes[1:]
 	l.mem.unchange(w.keys)
 	w.done()
-	if w.failures > 0 {
-		l.mem.distrust() // an earlier try may have set rows free that this one no longer found
-	}
 }
 
 // pause returns the pause after some failures of the environment in a row.
