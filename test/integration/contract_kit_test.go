@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
@@ -83,6 +84,7 @@ const (
 // two databases by account, and reads the tables and the stream as `postrider verify` does.
 type bank struct {
 	*shop
+	js  jetstream.JetStream
 	log *slog.Logger
 }
 
@@ -101,6 +103,7 @@ func newBank(t *testing.T, o bankOptions) *bank {
 		shop: &shop{t: t, broker: o.broker},
 		log:  slog.New(slog.NewTextHandler(testkit.NewLog(t), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
+	b.js = b.broker.JetStream(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 	b.orders = bankPlace(t, schema.Outbox, schema.RoleRelay, o.orders...)
 	b.orders.Exec("CREATE TABLE sale (account text NOT NULL, amount bigint NOT NULL)")
 	b.billing = bankPlace(t, schema.Inbox, schema.RoleConsumer, o.billing...)
@@ -120,9 +123,10 @@ func newBank(t *testing.T, o bankOptions) *bank {
 	b.consumer.SQL.Routes = []config.SQLRoute{{
 		EventTypes: []string{"sale.*"},
 		Statement: "INSERT INTO " + pgx.Identifier{b.billing.Schema, "ledger"}.Sanitize() + `
-			(event_id, account, version, amount) VALUES (@event_id, @ordering_key, @aggregate_version, (@data->>'amount')::bigint)`,
+			(event_id, account, version, amount)
+			VALUES (@event_id, @ordering_key, @aggregate_version, (@data->>'amount')::bigint)`,
 	}}
-	_, err = b.broker.JetStream().CreateConsumer(t.Context(), b.stream.Name, jetstream.ConsumerConfig{
+	_, err = b.js.CreateConsumer(t.Context(), b.stream.Name, jetstream.ConsumerConfig{
 		Durable: b.consumer.NATS.Durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: -1,
 	})
 	if err != nil {
@@ -214,13 +218,20 @@ func (b *bank) sell(sales ...sale) {
 // rolled back. While a server is down a writer tries again, as an application does.
 func (b *bank) trade(writers, transactions int) {
 	b.t.Helper()
+	if err := <-b.trading(writers, transactions); err != nil {
+		b.t.Fatalf("trading: %v", err)
+	}
+}
+
+// trading does so beside the test.
+func (b *bank) trading(writers, transactions int) <-chan error {
+	ended := make(chan error, 1)
 	group, ctx := errgroup.WithContext(b.t.Context())
 	for w := range writers {
 		group.Go(func() error { return b.tradeAlone(ctx, w, transactions) })
 	}
-	if err := group.Wait(); err != nil {
-		b.t.Fatalf("trading: %v", err)
-	}
+	go func() { ended <- group.Wait() }()
+	return ended
 }
 
 func (b *bank) tradeAlone(ctx context.Context, writer, transactions int) error {
@@ -266,7 +277,7 @@ func (b *bank) published() int {
 
 func (b *bank) stored() int {
 	b.t.Helper()
-	stream, err := b.broker.JetStream().Stream(b.t.Context(), b.stream.Name)
+	stream, err := b.js.Stream(b.t.Context(), b.stream.Name)
 	if err != nil {
 		b.t.Fatalf("looking at the stream: %v", err)
 	}
@@ -276,7 +287,7 @@ func (b *bank) stored() int {
 // durable tells how far the consumer on the stream is.
 func (b *bank) durable() *jetstream.ConsumerInfo {
 	b.t.Helper()
-	c, err := b.broker.JetStream().Consumer(b.t.Context(), b.stream.Name, b.consumer.NATS.Durable)
+	c, err := b.js.Consumer(b.t.Context(), b.stream.Name, b.consumer.NATS.Durable)
 	if err != nil {
 		b.t.Fatalf("looking at the durable: %v", err)
 	}
@@ -309,15 +320,15 @@ func (b *bank) verified() verify.Report {
 	if diff := cmp.Diff(b.totals(b.orders, "sale"), b.totals(b.billing, "ledger")); diff != "" {
 		b.t.Errorf("the ledger does not balance (-sales +ledger):\n%s", diff)
 	}
-	stream := verify.Stream{JS: b.broker.JetStream(), Name: b.stream.Name}
+	stream := verify.Stream{JS: b.js, Name: b.stream.Name}
 	report, err := verify.Run(b.t.Context(), verify.Input{
 		Relays: []verify.Relay{{
 			Name: "relay " + b.relay.Resource.String(), Pool: b.orders.Pool(), Stream: stream,
 			Tables: postgres.Names{Schema: b.orders.Schema, Outbox: b.relay.Outbox.Table},
 		}},
 		Consumers: []verify.Consumer{{
-			Name: "consumer " + b.consumer.Resource.String(), Pool: b.billing.Pool(), Schema: b.billing.Schema, Stream: stream,
-			ConsumerName: b.consumer.ConsumerName, Durable: b.consumer.NATS.Durable,
+			Name: "consumer " + b.consumer.Resource.String(), Pool: b.billing.Pool(), Schema: b.billing.Schema,
+			ConsumerName: b.consumer.ConsumerName, Stream: stream, Durable: b.consumer.NATS.Durable,
 			Effects: []verify.Effects{{
 				Table: b.billing.Schema + ".ledger", Key: "account", Version: "version", Order: "entry", Complete: true,
 			}},
