@@ -446,7 +446,8 @@ func TestReport(t *testing.T) {
 	got.Backlog.InFlight = 0
 	want := statusz.Relay{
 		PublishedTotal: 3, Shards: 2, HeldShards: []int16{0, 1}, Destination: "test/orders",
-		Backlog: &statusz.Backlog{Messages: 2, Retrying: 2, Precision: "Exact"},
+		Backlog:     &statusz.Backlog{Messages: 2, Retrying: 2, Precision: "Exact"},
+		DeadLetters: &statusz.Count{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)

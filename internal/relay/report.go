@@ -19,7 +19,7 @@ func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition)
 	out := statusz.Relay{Shards: cfg.Shards, HeldShards: held, Destination: cfg.Destination}
 	r.totals.report(r.now(), &out)
 	if len(held) > 0 {
-		out.Backlog = r.backlog(ctx, held, inHand)
+		out.Backlog, out.DeadLetters = r.backlog(ctx, held, inHand)
 	}
 	conditions := append(r.health.conditions(), r.brokerCondition(cfg))
 	return out, conditions
@@ -38,12 +38,12 @@ func (r *Relay) held() (shards []int16, inHand int64) {
 	return shards, inHand
 }
 
-// backlog counts what is not settled of the held shards; nil when that is not known.
-func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64) *statusz.Backlog {
+// backlog counts what is not settled of the held shards and the relay's open dead letters; nil when that is not known.
+func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64) (*statusz.Backlog, *statusz.Count) {
 	b, err := r.store.Backlog(ctx, held)
 	if err != nil {
 		r.storeFailed(ctx, "backlog", err)
-		return nil
+		return nil, nil
 	}
 	r.health.succeeded("backlog")
 	r.metrics.observed(b)
@@ -56,7 +56,7 @@ func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64) *status
 	if b.AtLeast {
 		out.Precision = "AtLeast"
 	}
-	return out
+	return out, &statusz.Count{Open: b.DeadLetters, OldestTime: b.OldestDeadLetterAt}
 }
 
 // ObservedTime is when the last counts were taken, by the database's clock; nil before the first.

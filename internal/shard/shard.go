@@ -122,4 +122,7 @@ type Backlog struct {
 	// nil where there is none.
 	OldestAt        *time.Time
 	OldestBlockedAt *time.Time
+	// DeadLetters counts the open dead letters of the whole relay, OldestDeadLetterAt is when the oldest failed last.
+	DeadLetters        int64
+	OldestDeadLetterAt *time.Time
 }

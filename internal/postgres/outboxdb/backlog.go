@@ -39,7 +39,13 @@ CROSS JOIN LATERAL (SELECT
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
   SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.state = 'Blocked' LIMIT $2) x) keys`
 
-// Backlog counts the rows of the shards that are not settled.
+// failuresSQL counts the open dead letters of a relay, up to $2. They have no shard: every worker sees all of them.
+const failuresSQL = `
+SELECT count(*), min(x.last_failed_at) FROM (
+  SELECT last_failed_at FROM {message_failure}
+  WHERE origin = 'Relay' AND origin_name = $1 AND state = 'Open' LIMIT $2) x`
+
+// Backlog counts the rows of the shards that are not settled, and the relay's open dead letters.
 func (s *Store) Backlog(ctx context.Context, shards []int16) (shard.Backlog, error) {
 	var out shard.Backlog
 	timeout := strconv.FormatInt(s.cfg.QueryTimeout.Milliseconds(), 10)
@@ -52,6 +58,9 @@ func (s *Store) Backlog(ctx context.Context, shards []int16) (shard.Backlog, err
 				}
 			}
 			return rows.Err()
+		})
+		b.Queue(s.sql.failures, s.cfg.Relay, countBound).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&out.DeadLetters, &out.OldestDeadLetterAt)
 		})
 	})
 	if err != nil {

@@ -152,6 +152,13 @@ func TestBacklog(t *testing.T) {
 	set(oldest, "2026-01-03T00:00:00Z")
 	set(retrying, "2026-01-02T00:00:00Z")
 	set(behind, "2026-01-01T00:00:00Z")
+	o.Exec(`INSERT INTO message_failure (origin, origin_name, source, event_id, event_type, ordering_key,
+		destination, source_position, payload_digest, reason, attempts, first_failed_at, last_failed_at, state)
+		SELECT 'Relay', name, 'shop', 'e' || n, 't', 'd', '', '', '', 'r', 1, at, at, state FROM (VALUES
+			(1, 'shop/orders', '2026-01-04T00:00:00Z'::timestamptz, 'Open'),
+			(2, 'shop/orders', '2026-01-05T00:00:00Z', 'Open'),
+			(3, 'shop/orders', '2026-01-01T00:00:00Z', 'Discarded'),
+			(4, 'shop/others', '2026-01-01T00:00:00Z', 'Open')) f(n, name, at, state)`)
 
 	got, err := s.Backlog(t.Context(), []int16{0, 5})
 	if err != nil {
@@ -159,7 +166,7 @@ func TestBacklog(t *testing.T) {
 	}
 	want := shard.Backlog{
 		Ready: 2, Retrying: 1, Blocked: 2, BlockedKeys: 1,
-		OldestAt: day(2), OldestBlockedAt: day(1),
+		OldestAt: day(2), OldestBlockedAt: day(1), DeadLetters: 2, OldestDeadLetterAt: day(4),
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(shard.Backlog{}, "ObservedAt")); diff != "" {
 		t.Errorf("backlog (-want +got):\n%s", diff)

@@ -87,7 +87,7 @@ type statements struct {
 	leases, join, forget, leave, members, free  string
 	acquire, renew, giveBack                    string
 	ringCurrent, ringNext, ringLeave, ringEnter string
-	backlog, identity                           string
+	backlog, failures, identity                 string
 }
 
 func newStatements(n postgres.Names) statements {
@@ -102,7 +102,7 @@ func newStatements(n postgres.Names) statements {
 		acquire: n.SQL(acquireSQL), renew: n.SQL(renewSQL), giveBack: n.SQL(giveBackSQL),
 		ringCurrent: n.SQL(ringCurrentSQL), ringNext: n.SQL(ringNextSQL),
 		ringLeave: n.SQL(ringLeaveSQL), ringEnter: n.SQL(ringEnterSQL),
-		backlog: n.SQL(backlogSQL), identity: n.SQL(identitySQL),
+		backlog: n.SQL(backlogSQL), failures: n.SQL(failuresSQL), identity: n.SQL(identitySQL),
 	}
 }
 
