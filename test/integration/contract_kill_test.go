@@ -108,8 +108,8 @@ func (p *place) hold(t *testing.T, statement string) (release func()) {
 	}
 }
 
-// waits waits until a session of the worker waits for a lock in a statement like this.
-func (p *place) waits(t *testing.T, statement string) {
+// blocks waits until a session of the worker waits for a lock in a statement like this.
+func (p *place) blocks(t *testing.T, statement string) {
 	t.Helper()
 	testkit.Eventually(t, patience, fmt.Sprintf("a session waits for a lock in %q", statement), func() bool {
 		return testkit.Value[bool](p.DB, `SELECT EXISTS (SELECT FROM pg_stat_activity
@@ -123,7 +123,7 @@ func (b *bank) underWay(relayCfg config.Relay, consumerCfg config.Consumer) (rel
 	bin := commands.in(b.t)
 	relay = launch(b.t, bin, "relay", relayCfg)
 	consumer = launch(b.t, bin, "consumer", consumerCfg)
-	b.sell(sale{"a", 1}, sale{"b", 2})
+	b.sell(sale{account: "a", amount: 1}, sale{account: "b", amount: 2})
 	b.balanced()
 	return relay, consumer
 }
@@ -139,7 +139,7 @@ func TestG1ARelayKilledAfterReadingAndBeforePublishingLosesNothing(t *testing.T)
 
 	broker.Swallow(testkit.ToServer)
 	read := relay.metric("postrider_outbox_claimed_messages_total")
-	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
+	b.sell(sale{account: "a", amount: 3}, sale{account: "a", amount: 4}, sale{account: "b", amount: 5})
 	testkit.Eventually(t, patience, "the relay has read rows", func() bool {
 		return relay.metric("postrider_outbox_claimed_messages_total") > read
 	})
@@ -161,7 +161,7 @@ func TestG2ARelayKilledAfterPublishingAndBeforeTheConfirmationHasPublishedNothin
 	relay, _ := b.underWay(b.relayBehind(nil, broker), b.consumer)
 
 	broker.Swallow(testkit.ToClient)
-	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
+	b.sell(sale{account: "a", amount: 3}, sale{account: "a", amount: 4}, sale{account: "b", amount: 5})
 	testkit.Eventually(t, patience, "the broker has a message", func() bool { return b.stored() > 2 })
 	b.kill9(relay, b.orders)
 	if got := b.published(); got != 2 {
@@ -180,8 +180,8 @@ func TestG3ARelayKilledAfterTheConfirmationAndBeforeTheSettleRepeatsTheSameBytes
 	relay, _ := b.underWay(b.relay, b.consumer)
 
 	release := b.orders.hold(t, "SELECT FROM message_outbox_lease FOR UPDATE")
-	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
-	b.orders.waits(t, "moved AS")
+	b.sell(sale{account: "a", amount: 3}, sale{account: "a", amount: 4}, sale{account: "b", amount: 5})
+	b.orders.blocks(t, "moved AS")
 	b.kill9(relay, b.orders)
 	release()
 	if stored, published := b.stored(), b.published(); stored <= 2 || published != 2 {
@@ -201,7 +201,7 @@ func TestG1ARelayKilledAfterItsSettleCommittedAndBeforeTheAnswerRepeatsNothing(t
 	relay, _ := b.underWay(b.relayBehind(database, nil), b.consumer)
 
 	lost := database.LoseAnswer("kept AS (")
-	b.sell(sale{"a", 3})
+	b.sell(sale{account: "a", amount: 3})
 	select {
 	case <-lost:
 	case <-relay.ended:
@@ -213,7 +213,7 @@ func TestG1ARelayKilledAfterItsSettleCommittedAndBeforeTheAnswerRepeatsNothing(t
 	}
 
 	launch(t, commands.in(t), "relay", b.relay)
-	b.sell(sale{"a", 4})
+	b.sell(sale{account: "a", amount: 4})
 	if got := duplicates(b.balanced()); got != 0 {
 		t.Errorf("%d duplicates of a message that was settled", got)
 	}
@@ -225,8 +225,8 @@ func TestG5AConsumerKilledBeforeItsCommitHasNoEffect(t *testing.T) {
 	_, consumer := b.underWay(b.relay, b.consumer)
 
 	release := b.billing.hold(t, "LOCK TABLE ledger IN SHARE MODE")
-	b.sell(sale{"a", 3}, sale{"a", 4}, sale{"b", 5})
-	b.billing.waits(t, "INSERT INTO "+pgx.Identifier{b.billing.Schema, "ledger"}.Sanitize())
+	b.sell(sale{account: "a", amount: 3}, sale{account: "a", amount: 4}, sale{account: "b", amount: 5})
+	b.billing.blocks(t, "INSERT INTO "+pgx.Identifier{b.billing.Schema, "ledger"}.Sanitize())
 	b.kill9(consumer, b.billing)
 	release()
 	if got := b.entries(); got != 2 {
@@ -252,8 +252,8 @@ func TestG5AConsumerKilledWhileTheOutcomeOfItsCommitIsUnknownAppliesOnce(t *test
 	_, consumer := b.underWay(b.relay, b.consumerBehind(database, nil))
 
 	release := b.billing.hold(t, "SELECT pg_advisory_xact_lock(hashtext('"+b.billing.Schema+"'))")
-	b.sell(sale{"a", 3})
-	b.billing.waits(t, "commit")
+	b.sell(sale{account: "a", amount: 3})
+	b.billing.blocks(t, "commit")
 	database.Swallow(testkit.ToClient)
 	release()
 	testkit.Eventually(t, patience, "the commit is done", func() bool { return b.entries() == 3 })
@@ -263,7 +263,7 @@ func TestG5AConsumerKilledWhileTheOutcomeOfItsCommitIsUnknownAppliesOnce(t *test
 	}
 
 	launch(t, commands.in(t), "consumer", b.consumer)
-	b.sell(sale{"a", 4})
+	b.sell(sale{account: "a", amount: 4})
 	b.balanced()
 }
 
@@ -274,7 +274,7 @@ func TestG5AConsumerKilledAfterItsCommitAndBeforeTheAcknowledgementAppliesOnce(t
 	_, consumer := b.underWay(b.relay, b.consumerBehind(nil, broker))
 
 	broker.Swallow(testkit.ToServer) // its request for more is there already
-	b.sell(sale{"a", 3}, sale{"b", 4})
+	b.sell(sale{account: "a", amount: 3}, sale{account: "b", amount: 4})
 	testkit.Eventually(t, patience, "the effects are committed", func() bool { return b.entries() == 4 })
 	b.kill9(consumer, b.billing)
 	if got := b.durable(); got.AckFloor.Stream != 2 || got.NumAckPending != 2 {

@@ -161,7 +161,7 @@ func bankPlace(
 
 // dropRole connects anew: the server may have been restarted.
 func (p *place) dropRole(quoted string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:usetesting // the test has ended
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, p.URL())
 	if err != nil {
@@ -176,6 +176,18 @@ func (p *place) dropRole(quoted string) {
 type sale struct {
 	account string
 	amount  int64
+	// destination is another than the relay's default; padding makes the message larger by so many bytes.
+	destination string
+	padding     int
+}
+
+// message is how a sale is told to others.
+func (s sale) message() outbox.Message {
+	return outbox.Message{
+		Type: "sale.made", OrderingKey: s.account, Destination: s.destination,
+		Payload: fmt.Appendf(nil, `{"amount": %d, "card": %q, "padding": %q}`,
+			s.amount, payloadCanary, strings.Repeat("x", s.padding)),
+	}
 }
 
 // commit writes sales and their messages in one transaction, and takes them back where roll says so.
@@ -187,13 +199,15 @@ func (b *bank) commit(ctx context.Context, roll bool, sales ...sale) error {
 	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
 	messages := make([]outbox.Message, len(sales))
 	for i, s := range sales {
-		if _, err := tx.Exec(ctx, "INSERT INTO sale (account, amount) VALUES ($1, $2)", s.account, s.amount); err != nil {
+		if _, err := tx.Exec(
+			ctx,
+			"INSERT INTO sale (account, amount) VALUES ($1, $2)",
+			s.account,
+			s.amount,
+		); err != nil {
 			return err
 		}
-		messages[i] = outbox.Message{
-			Type: "sale.made", OrderingKey: s.account,
-			Payload: fmt.Appendf(nil, `{"amount": %d, "card": %q}`, s.amount, payloadCanary),
-		}
+		messages[i] = s.message()
 	}
 	if _, err := b.writer.Write(ctx, tx, messages...); err != nil {
 		return err
@@ -235,11 +249,11 @@ func (b *bank) trading(writers, transactions int) <-chan error {
 }
 
 func (b *bank) tradeAlone(ctx context.Context, writer, transactions int) error {
-	random := rand.New(rand.NewPCG(7, uint64(writer))) //nolint:gosec // a test's choice
+	random := rand.New(rand.NewPCG(7, uint64(writer)))
 	for n := range transactions {
 		sales := make([]sale, 1+random.IntN(3))
 		for i := range sales {
-			sales[i] = sale{fmt.Sprintf("account-%d", random.IntN(accounts)), 1 + random.Int64N(1000)}
+			sales[i] = sale{account: fmt.Sprintf("account-%d", random.IntN(accounts)), amount: 1 + random.Int64N(1000)}
 		}
 		for {
 			err := b.commit(ctx, n%7 == 6, sales...)
@@ -281,7 +295,7 @@ func (b *bank) stored() int {
 	if err != nil {
 		b.t.Fatalf("looking at the stream: %v", err)
 	}
-	return int(stream.CachedInfo().State.Msgs) //nolint:gosec // a few
+	return int(stream.CachedInfo().State.Msgs)
 }
 
 // durable tells how far the consumer on the stream is.

@@ -41,12 +41,16 @@ func TestG1G2G5AServerThatIsKilledAndRestartedLosesNothing(t *testing.T) {
 		"the database of the outbox": func(t *testing.T) (bankOptions, killable) {
 			t.Helper()
 			server := testkit.PostgresServer(t, local.PostgresConfig{})
-			return bankOptions{orders: []testkit.PostgresOption{testkit.OnServer(server), testkit.OwnDatabase(nil)}}, server
+			return bankOptions{
+				orders: []testkit.PostgresOption{testkit.OnServer(server), testkit.OwnDatabase(nil)},
+			}, server
 		},
 		"the database of the inbox": func(t *testing.T) (bankOptions, killable) {
 			t.Helper()
 			server := testkit.PostgresServer(t, local.PostgresConfig{})
-			return bankOptions{billing: []testkit.PostgresOption{testkit.OnServer(server), testkit.OwnDatabase(nil)}}, server
+			return bankOptions{
+				billing: []testkit.PostgresOption{testkit.OnServer(server), testkit.OwnDatabase(nil)},
+			}, server
 		},
 		"the broker": func(t *testing.T) (bankOptions, killable) {
 			t.Helper()

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/internal/config"
-	"github.com/postrider/postrider/outbox"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -75,7 +74,7 @@ func TestG1G3G4G5WorkersThatDieAtRandomLoseRepeatAndReorderNothing(t *testing.T)
 
 // killAtRandom kills so many workers, one after the other, and starts another in the place of each.
 func (b *bank) killAtRandom(n int, relays, consumers []*worker) {
-	random := rand.New(rand.NewPCG(11, 17)) //nolint:gosec // a test's choice
+	random := rand.New(rand.NewPCG(11, 17))
 	for range n {
 		select {
 		case <-time.After(200*time.Millisecond + time.Duration(random.Int64N(int64(time.Second)))):
@@ -139,18 +138,18 @@ func TestG4AZombieThatWakesUpAfterItsLeaseRepeatsOldMessagesAndSettlesNothing(t 
 
 	broker.HalfOpen()
 	read := zombie.metric("postrider_outbox_claimed_messages_total")
-	b.sell(sale{"a", 3}, sale{"b", 4})
+	b.sell(sale{account: "a", amount: 3}, sale{account: "b", amount: 4})
 	testkit.Eventually(t, patience, "the relay has read the rows", func() bool {
 		return zombie.metric("postrider_outbox_claimed_messages_total") > read
 	})
 	zombie.signal(syscall.SIGSTOP)
 	next := launch(t, commands.in(t), "relay", b.relay)
-	b.sell(sale{"a", 5}, sale{"b", 6})
+	b.sell(sale{account: "a", amount: 5}, sale{account: "b", amount: 6})
 	b.balanced()
 
 	broker.Resume()
 	zombie.signal(syscall.SIGCONT)
-	b.sell(sale{"a", 7}, sale{"b", 8})
+	b.sell(sale{account: "a", amount: 7}, sale{account: "b", amount: 8})
 	testkit.Eventually(t, patience, "the zombie has its share again", func() bool {
 		return slices.Equal(b.shares(), []int{2, 2})
 	})
@@ -172,15 +171,15 @@ func TestG4ACommitThatArrivesLateKeepsItsPlace(t *testing.T) {
 	b := newBank(t, bankOptions{})
 	b.startRelay(b.relay)
 	b.startConsumer(b.consumer)
-	b.sell(sale{"late", 1})
+	b.sell(sale{account: "late", amount: 1})
 	for range 5 {
 		late, err := b.orders.Pool().Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.writeIn(late, sale{"late", 10}, sale{"late", 20})
+		b.writeIn(late, sale{account: "late", amount: 10}, sale{account: "late", amount: 20})
 		followed := make(chan error, 1)
-		go func() { followed <- b.commit(t.Context(), false, sale{"late", 30}) }() // waits for the key's row
+		go func() { followed <- b.commit(t.Context(), false, sale{account: "late", amount: 30}) }() // waits for the key's row
 		b.trade(4, 10)
 		sold := testkit.Value[int](b.orders.DB, "SELECT count(*) FROM sale")
 		testkit.Eventually(t, patience, "what came later is published", func() bool { return b.published() == sold })
@@ -202,10 +201,7 @@ func (b *bank) writeIn(tx pgx.Tx, sales ...sale) {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		_, err = b.writer.Write(b.t.Context(), tx, outbox.Message{
-			Type: "sale.made", OrderingKey: s.account, Payload: fmt.Appendf(nil, `{"amount": %d}`, s.amount),
-		})
-		if err != nil {
+		if _, err := b.writer.Write(b.t.Context(), tx, s.message()); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -229,7 +225,7 @@ func TestG5AMessageThatIsDeliveredTwiceIsAppliedOnce(t *testing.T) {
 	b.repeat(stream, stored)
 	b.trade(4, 20)
 	report := b.balanced()
-	if got := duplicates(report); got < int64(stored) { //nolint:gosec // a few
+	if got := duplicates(report); got < int64(stored) {
 		t.Errorf("%d duplicates in the stream, want at least %d: the test repeats nothing", got, stored)
 	}
 }
