@@ -23,6 +23,8 @@ type schemaFlags struct {
 	schema, table string
 	shards        int32
 	db            config.Postgres
+	step          stepFlags
+	allowLoopback bool
 	roles         map[schema.Role]*string
 }
 
@@ -85,6 +87,7 @@ func (f *schemaFlags) applyCommand() *cobra.Command {
 		fmt.Fprintf(out, "OK: schema %s has the %s tables\n", f.schema, join(o.Components))
 		return nil
 	})
+	f.asStep(command)
 	return command
 }
 

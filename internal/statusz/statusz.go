@@ -10,6 +10,9 @@ import "time"
 // Version is the version of the report that this code writes.
 const Version = 1
 
+// StepSchema is the step that makes the tables.
+const StepSchema = "schema"
+
 // MaxBytes bounds a report; a reader refuses a larger one.
 const MaxBytes = 64 << 10
 
@@ -17,7 +20,10 @@ const MaxBytes = 64 << 10
 type Report struct {
 	Version int `json:"version"`
 	// Worker is the process's random id, the lease holder of a relay.
-	Worker    string `json:"worker"`
+	Worker string `json:"worker"`
+	// Step names what reports in the place of a worker that has not started yet, such as StepSchema; empty for a
+	// worker. A step knows only whether it can go on.
+	Step      string `json:"step,omitempty"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Generation is that of the config in force.

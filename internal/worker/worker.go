@@ -64,6 +64,8 @@ type Options[C any] struct {
 	Files func(C) []string
 	// New builds the pipeline. It fails only where the config contradicts itself.
 	New func(C) (Pipeline[C], error)
+	// Finite says that the pipeline ends by itself when its work is done, which is then no error.
+	Finite bool
 }
 
 // worker is one run.
@@ -129,7 +131,10 @@ func (w *worker[C]) run(ctx context.Context, served <-chan error) error {
 	for {
 		select {
 		case err := <-ended:
-			if err == nil {
+			switch {
+			case err == nil && w.Finite:
+				return nil
+			case err == nil:
 				err = errors.New("it ended by itself")
 			}
 			return fmt.Errorf("run pipeline: %w", err)
