@@ -130,6 +130,8 @@ const (
 	ReasonInvalidSpec = "InvalidSpec"
 	// ReasonInsecureTransportNotAllowed says that mode Insecure needs the operator's --allow-insecure-transport.
 	ReasonInsecureTransportNotAllowed = "InsecureTransportNotAllowed"
+	// ReasonPriorityClassNotAllowed says that the operator was not told to accept workload.priorityClassName.
+	ReasonPriorityClassNotAllowed = "PriorityClassNotAllowed"
 	// ReasonInUse says that another resource holds what this one needs.
 	ReasonInUse = "InUse"
 )

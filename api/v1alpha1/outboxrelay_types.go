@@ -125,7 +125,8 @@ type RelaySource struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.schemaPolicy) || self.schemaPolicy != 'Managed' || has(self.migrationCredentialsSecretRef)",fieldPath=".migrationCredentialsSecretRef",message="schemaPolicy Managed needs migrationCredentialsSecretRef, the owner of the tables; or choose Verify and run postrider schema apply yourself"
 type Outbox struct {
 	// table is the outbox table's name, one identifier of at most 40 bytes; the tables beside it add a suffix. A
-	// change is taken over live, and what waits in the old table stays there. Defaults to message_outbox.
+	// change is taken over live, and what waits in the old table stays there; with schemaPolicy Managed it rolls the
+	// Pods as well, so that the new one is made. Defaults to message_outbox.
 	// +optional
 	// +kubebuilder:default=message_outbox
 	Table TableName `json:"table,omitempty"`

@@ -33,7 +33,8 @@ const (
 // Postgres says how to reach one PostgreSQL database, version 15 to 18.
 type Postgres struct {
 	// hosts are the 1 to 5 servers of one cluster; the one that accepts writes is found at each connect.
-	// A change is taken over live.
+	// A change is taken over live; with schemaPolicy Managed it rolls the Pods as well, so that the tables are made
+	// there too. The same holds for port, database and schema.
 	// +required
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=5

@@ -111,12 +111,14 @@ func TestWhatRollsThePods(t *testing.T) {
 			s.Destination.NATS.TLS.CAConfigMapRef = nil
 			s.Destination.NATS.TLS.CASecretRef = &v1alpha1.SecretReference{Name: "x"}
 		},
-		"workload.labels":           func(s *v1alpha1.OutboxRelaySpec) { s.Workload.Labels = map[string]v1alpha1.LabelValue{"a": "b"} },
-		"database, under Managed":   func(s *v1alpha1.OutboxRelaySpec) { s.Source.Postgres.Database = "x" },
-		"schema, under Managed":     func(s *v1alpha1.OutboxRelaySpec) { s.Source.Postgres.Schema = "x" },
-		"table, under Managed":      func(s *v1alpha1.OutboxRelaySpec) { s.Outbox.Table = "x" },
-		"hosts, under Managed":      func(s *v1alpha1.OutboxRelaySpec) { s.Source.Postgres.Hosts = []v1alpha1.Host{"x"} },
-		"workload.resources.limits": func(s *v1alpha1.OutboxRelaySpec) { s.Workload.Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("2Gi")} },
+		"workload.labels":         func(s *v1alpha1.OutboxRelaySpec) { s.Workload.Labels = map[string]v1alpha1.LabelValue{"a": "b"} },
+		"database, under Managed": func(s *v1alpha1.OutboxRelaySpec) { s.Source.Postgres.Database = "x" },
+		"schema, under Managed":   func(s *v1alpha1.OutboxRelaySpec) { s.Source.Postgres.Schema = "x" },
+		"table, under Managed":    func(s *v1alpha1.OutboxRelaySpec) { s.Outbox.Table = "x" },
+		"hosts, under Managed":    func(s *v1alpha1.OutboxRelaySpec) { s.Source.Postgres.Hosts = []v1alpha1.Host{"x"} },
+		"workload.resources.limits": func(s *v1alpha1.OutboxRelaySpec) {
+			s.Workload.Resources.Limits = corev1.ResourceList{"memory": resource.MustParse("2Gi")}
+		},
 	}
 	base, _ := full(t)
 	before := relayWorkload(t, base)

@@ -13,6 +13,29 @@ var consumerNeeds = []string{
 // Consumer adds up the reports of a consumer's workers. What a worker reads from the broker or the database is the
 // whole consumer's, so one worker's word on it is enough; what it counts itself is its own share.
 func Consumer(before v1alpha1.InboxConsumerStatus, f Facts, reports []statusz.Report) v1alpha1.InboxConsumerStatus {
+	after := consumerCounts(reports)
+	after.WorkerStatus = worker(before.WorkerStatus, f, reports, consumerNeeds,
+		backlogHealthy(f, consumerWork(after)), deadLettersHealthy(f, after.DeadLetters))
+	return after
+}
+
+// ConsumerSlow says whether the workers of a consumer are too slow for its lag, as far as one look can tell.
+func ConsumerSlow(reports []statusz.Report) bool { return consumerWork(consumerCounts(reports)).slow() }
+
+func consumerWork(s v1alpha1.InboxConsumerStatus) work {
+	var w work
+	if s.Lag != nil {
+		w.messages = s.Lag.Messages
+	}
+	if s.Rates != nil {
+		w.perSecond = s.Rates.AppliedPerSecond
+	}
+	return w
+}
+
+// consumerCounts adds up what the workers count.
+func consumerCounts(reports []statusz.Report) v1alpha1.InboxConsumerStatus {
+	reports, _ = split(reports)
 	var after v1alpha1.InboxConsumerStatus
 	for i := range reports {
 		c := reports[i].Consumer
@@ -43,7 +66,6 @@ func Consumer(before v1alpha1.InboxConsumerStatus, f Facts, reports []statusz.Re
 			after.Lag = &v1alpha1.Lag{Messages: &messages, OldestMessageTime: earlier(nil, c.Lag.OldestMessageTime)}
 		}
 	}
-	after.WorkerStatus = worker(before.WorkerStatus, f, reports, consumerNeeds, after.DeadLetters)
 	return after
 }
 

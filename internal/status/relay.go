@@ -14,6 +14,30 @@ var relayNeeds = []string{
 
 // Relay adds up the reports of a relay's workers.
 func Relay(before v1alpha1.OutboxRelayStatus, f Facts, reports []statusz.Report) v1alpha1.OutboxRelayStatus {
+	after := relayCounts(reports)
+	after.WorkerStatus = worker(before.WorkerStatus, f, reports, relayNeeds,
+		backlogHealthy(f, relayWork(after)), deadLettersHealthy(f, after.DeadLetters))
+	return after
+}
+
+// RelaySlow says whether the workers of a relay are too slow for its backlog, as far as one look can tell.
+func RelaySlow(reports []statusz.Report) bool { return relayWork(relayCounts(reports)).slow() }
+
+func relayWork(s v1alpha1.OutboxRelayStatus) work {
+	var w work
+	if s.Backlog != nil {
+		w.messages = s.Backlog.Messages
+		w.waiting = value(s.Backlog.Retrying) + value(s.Backlog.BlockedMessages)
+	}
+	if s.Rates != nil {
+		w.perSecond = s.Rates.PublishedPerSecond
+	}
+	return w
+}
+
+// relayCounts adds up what the workers count.
+func relayCounts(reports []statusz.Report) v1alpha1.OutboxRelayStatus {
+	reports, _ = split(reports)
 	var after v1alpha1.OutboxRelayStatus
 	held := map[int16]bool{}
 	var shards int
@@ -53,7 +77,6 @@ func Relay(before v1alpha1.OutboxRelayStatus, f Facts, reports []statusz.Report)
 		}
 	}
 	after.Backlog = withDrainTime(after.Backlog, after.Rates)
-	after.WorkerStatus = worker(before.WorkerStatus, f, reports, relayNeeds, after.DeadLetters)
 	return after
 }
 
