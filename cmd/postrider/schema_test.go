@@ -51,7 +51,15 @@ func TestSchemaApplyAndVerify(t *testing.T) {
 	if code != 0 || !strings.HasPrefix(stdout, "OK: ") || stderr != "" {
 		t.Errorf("verify = %d, %q, %q", code, stdout, stderr)
 	}
-	code, _, stderr = schemaCall(t, db, "verify", "inbox", "--role", "consumer")
+}
+
+func TestSchemaRefusesWhatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	if code, _, stderr := schemaCall(t, db, "apply", "outbox", "inbox"); code != 0 {
+		t.Fatalf("apply = %d, %q", code, stderr)
+	}
+	code, _, stderr := schemaCall(t, db, "verify", "inbox", "--role", "consumer")
 	if code != 1 || !strings.Contains(stderr, "superuser") {
 		t.Errorf("verify of a superuser as consumer = %d, %q", code, stderr)
 	}

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // testSteps runs every test: under the race detector where the package does without Kubernetes, whose
@@ -111,15 +112,30 @@ func (r *runner) goTest(ctx context.Context, env, flags []string, packages []tes
 		}
 		args = append([]string{servers, "run", "--"}, args...)
 	}
+	out := &together{out: r.out} // the children's standard error comes in beside what we say of their tests
 	cmd := r.command(ctx, env, args[0], args[1:]...)
+	cmd.Stderr = out
 	events, err := r.pipe(cmd)
 	if err != nil {
 		return err
 	}
-	counts, readErr := readTestEvents(events, r.out)
+	counts, readErr := readTestEvents(events, out)
 	waitErr := cmd.Wait()
 	r.results.passed += counts.passed
 	return counts.verdict(packages, readErr, waitErr)
+}
+
+// together lets several goroutines write to one output.
+type together struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// Write implements io.Writer.
+func (t *together) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.out.Write(b)
 }
 
 // pipe starts the command and returns its standard output.
