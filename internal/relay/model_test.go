@@ -61,6 +61,12 @@ func (j *orderJudge) arrived(m message.Message) {
 	j.seen[m.OrderingKey] = max(last, m.AggregateVersion)
 }
 
+func (j *orderJudge) arrivals() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.ids)
+}
+
 func (j *orderJudge) mistakes() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
