@@ -85,7 +85,7 @@ func (s *sources) close(ctx context.Context) {
 
 func (s *sources) relay(ctx context.Context, r manifest.Relay) error {
 	root := filepath.Join(s.root, "relay", r.Namespace, r.Name)
-	if err := s.writeFiles(r.Namespace, desired.RelayReferences(r.OutboxRelay), root); err != nil {
+	if err := s.set.WriteFiles(r.Namespace, desired.RelayReferences(r.OutboxRelay), root); err != nil {
 		return err
 	}
 	cfg, err := desired.Relay(r.OutboxRelay, desired.Inputs{Root: root})
@@ -109,7 +109,7 @@ func (s *sources) relay(ctx context.Context, r manifest.Relay) error {
 
 func (s *sources) consumer(ctx context.Context, c manifest.Consumer) error {
 	root := filepath.Join(s.root, "consumer", c.Namespace, c.Name)
-	if err := s.writeFiles(c.Namespace, desired.ConsumerReferences(c.InboxConsumer), root); err != nil {
+	if err := s.set.WriteFiles(c.Namespace, desired.ConsumerReferences(c.InboxConsumer), root); err != nil {
 		return err
 	}
 	cfg, err := desired.Consumer(c.InboxConsumer, desired.Inputs{Root: root})
@@ -129,22 +129,6 @@ func (s *sources) consumer(ctx context.Context, c manifest.Consumer) error {
 		ConsumerName: cfg.ConsumerName, Stream: stream, Durable: cfg.NATS.Durable,
 		Retention: cfg.Inbox.Retention.D(),
 	})
-	return nil
-}
-
-// writeFiles writes what the references name where a worker would find it, readable by this user only.
-func (s *sources) writeFiles(namespace string, refs []desired.Reference, root string) error {
-	for _, ref := range refs {
-		dir := ref.Directory(root)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("write the files of %s %s: %w", ref.Kind, ref.Name, err)
-		}
-		for key, value := range s.set.Files(namespace, ref) {
-			if err := os.WriteFile(filepath.Join(dir, key), value.Reveal(), 0o600); err != nil {
-				return fmt.Errorf("write the files of %s %s: %w", ref.Kind, ref.Name, err)
-			}
-		}
-	}
 	return nil
 }
 

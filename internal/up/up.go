@@ -110,7 +110,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 func (r *runner) build() error {
 	for _, relay := range r.cfg.Set.Relays {
 		in := desired.Inputs{Root: r.rootOf("relay", relay.Namespace, relay.Name)}
-		if err := r.writeFiles(relay.Namespace, desired.RelayReferences(relay.OutboxRelay), in.Root); err != nil {
+		if err := r.cfg.Set.WriteFiles(relay.Namespace, desired.RelayReferences(relay.OutboxRelay), in.Root); err != nil {
 			return err
 		}
 		cfg, err := desired.Relay(relay.OutboxRelay, in)
@@ -123,7 +123,7 @@ func (r *runner) build() error {
 	}
 	for _, consumer := range r.cfg.Set.Consumers {
 		in := desired.Inputs{Root: r.rootOf("consumer", consumer.Namespace, consumer.Name)}
-		if err := r.writeFiles(
+		if err := r.cfg.Set.WriteFiles(
 			consumer.Namespace,
 			desired.ConsumerReferences(consumer.InboxConsumer),
 			in.Root,
@@ -143,22 +143,6 @@ func (r *runner) build() error {
 
 func (r *runner) rootOf(kind, namespace, name string) string {
 	return filepath.Join(r.root, kind, namespace, name)
-}
-
-// writeFiles writes what the references name, one folder a reference, readable by this user only.
-func (r *runner) writeFiles(namespace string, refs []desired.Reference, root string) error {
-	for _, ref := range refs {
-		dir := ref.Directory(root)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("write the files of %s %s: %w", ref.Kind, ref.Name, err)
-		}
-		for key, value := range r.cfg.Set.Files(namespace, ref) {
-			if err := os.WriteFile(filepath.Join(dir, key), value.Reveal(), 0o600); err != nil {
-				return fmt.Errorf("write the files of %s %s: %w", ref.Kind, ref.Name, err)
-			}
-		}
-	}
-	return nil
 }
 
 // work runs the workers until ctx ends, then drains them.
