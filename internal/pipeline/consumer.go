@@ -154,6 +154,9 @@ func newConsumerPart(
 		return nil, err
 	}
 	name := "consumer " + cfg.Resource.String()
+	if err = o.prepare(ctx); err != nil {
+		return nil, err
+	}
 	if p.pool, err = openPool(ctx, cfg.Inbox.Postgres, name, o); err != nil {
 		return nil, err
 	}

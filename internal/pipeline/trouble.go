@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/postgres"
@@ -37,6 +38,19 @@ func databaseConditions(err error) []statusz.Condition {
 // databaseTrouble is why no part can be built on the database, told in words that are safe to show.
 func databaseTrouble(err error) *trouble {
 	return &trouble{conditions: databaseConditions(err), err: errors.New(postgres.SafeError(err))}
+}
+
+// migrationTrouble is why the tables could not be made, by the user that the migration credentials name.
+func migrationTrouble(err error) *trouble {
+	told := databaseTrouble(err)
+	for i := range told.conditions {
+		c := &told.conditions[i]
+		if c.Status == statusFalse {
+			*c = condition(c.Type, c.Status, c.Reason, "as the migration user: "+c.Message)
+		}
+	}
+	told.err = fmt.Errorf("as the migration user: %w", told.err)
+	return told
 }
 
 // isSchema says whether a reason is about the tables and not about the way to them.
