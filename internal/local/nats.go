@@ -74,10 +74,7 @@ func (n *NATS) abandon(err error) error {
 		err = errors.Join(err, os.RemoveAll(dir))
 		dir = filepath.Dir(dir)
 	}
-	if errors.Is(err, syscall.ENOSPC) || saysDiskFull(err.Error()) {
-		return &DiskFullError{Server: "NATS", Dir: dir}
-	}
-	return err
+	return diskFull("NATS", dir, err)
 }
 
 func (n *NATS) launch(ctx context.Context) error {
@@ -154,15 +151,15 @@ func (n *NATS) URL() string {
 func (n *NATS) Lost() <-chan struct{} { return n.keeper.Lost() }
 
 // Err says why the server was lost, nil while it was not.
-func (n *NATS) Err() error { return n.keeper.Err() }
+func (n *NATS) Err() error { return diskFull("NATS", n.dir, n.keeper.Err()) }
 
 // Kill ends the server with kill -9; the streams stay.
 func (n *NATS) Kill(ctx context.Context) error { return n.keeper.Kill(ctx) }
 
-// Start starts a server that was killed, on the same streams and port.
+// Start starts a server that was killed or lost, on the same streams and port.
 func (n *NATS) Start(ctx context.Context) error {
 	_, err := n.keeper.Start(ctx)
-	return err
+	return diskFull("NATS", n.dir, err)
 }
 
 // Restart kills the server and starts it again, on the same streams and port.

@@ -94,10 +94,7 @@ func (p *Postgres) abandon(err error) error {
 		err = errors.Join(err, os.RemoveAll(dir))
 		dir = filepath.Dir(dir)
 	}
-	if errors.Is(err, syscall.ENOSPC) || saysDiskFull(err.Error()) {
-		return &DiskFullError{Server: "PostgreSQL", Dir: dir}
-	}
-	return err
+	return diskFull("PostgreSQL", dir, err)
 }
 
 func (p *Postgres) data() string { return filepath.Join(p.dir, "data") }
@@ -264,18 +261,12 @@ func (p *Postgres) URL(database string) string {
 func (p *Postgres) Lost() <-chan struct{} { return p.keeper.Lost() }
 
 // Err says why the server was lost, nil while it was not.
-func (p *Postgres) Err() error {
-	err := p.keeper.Err()
-	if err != nil && saysDiskFull(err.Error()) {
-		return &DiskFullError{Server: "PostgreSQL", Dir: p.dir}
-	}
-	return err
-}
+func (p *Postgres) Err() error { return diskFull("PostgreSQL", p.dir, p.keeper.Err()) }
 
 // Kill ends all of the server with kill -9. The data stays.
 func (p *Postgres) Kill(ctx context.Context) error { return p.keeper.Kill(ctx) }
 
-// Start starts a server that was killed, on the same data and port.
+// Start starts a server that was killed or lost, on the same data and port.
 func (p *Postgres) Start(ctx context.Context) error {
 	again := time.NewTicker(memoryPollInterval)
 	defer again.Stop()
@@ -283,7 +274,7 @@ func (p *Postgres) Start(ctx context.Context) error {
 		_, err := p.keeper.Start(ctx)
 		// What is left of the killed server ends by itself, and the new one refuses to start before that.
 		if err == nil || !strings.Contains(err.Error(), "pre-existing shared memory block") {
-			return err
+			return diskFull("PostgreSQL", p.dir, err)
 		}
 		select {
 		case <-again.C:

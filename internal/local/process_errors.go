@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/postrider/postrider/internal/local/keeper"
 )
 
 // PortInUseError says that the wanted port is taken.
@@ -104,6 +106,28 @@ func cacheError(dir string, err error) error {
 	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
 		existing := nearestExisting(dir)
 		return &CacheError{Dir: existing, Owner: ownerOf(existing), Err: err}
+	default:
+		return err
+	}
+}
+
+// ErrGone says that an embedded server cannot be started again, since the process that looks after it has ended.
+var ErrGone = keeper.ErrGone
+
+// leastFreeBytes is the space below which a server that failed without a word is taken to have failed for want of it:
+// on a full disk it cannot write its log either.
+const leastFreeBytes = 256 << 10
+
+// diskFull names a full disk as the reason of an error where it is one.
+func diskFull(server, dir string, err error) error {
+	var stat syscall.Statfs_t
+	switch {
+	case err == nil || errors.Is(err, context.Canceled) || errors.Is(err, keeper.ErrGone):
+		return err
+	case errors.Is(err, syscall.ENOSPC) || saysDiskFull(err.Error()):
+		return &DiskFullError{Server: server, Dir: dir}
+	case syscall.Statfs(dir, &stat) == nil && int64(stat.Bavail)*int64(stat.Bsize) < leastFreeBytes:
+		return &DiskFullError{Server: server, Dir: dir}
 	default:
 		return err
 	}

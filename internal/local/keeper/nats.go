@@ -12,8 +12,12 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// natsReadyTimeout is how long an embedded NATS may take until it serves.
-const natsReadyTimeout = 30 * time.Second
+const (
+	// natsReadyTimeout is how long an embedded NATS may take until it serves.
+	natsReadyTimeout = 30 * time.Second
+	// natsLookPeriod is how often an embedded NATS is looked at.
+	natsLookPeriod = 500 * time.Millisecond
+)
 
 // NATSConfig is the file an embedded NATS server is started with.
 type NATSConfig struct {
@@ -69,10 +73,27 @@ func serveNATS(args []string) error {
 	if err := os.WriteFile(cfg.Ready, fmt.Appendf(nil, "%d\nready\n", os.Getpid()), 0o600); err != nil {
 		return fmt.Errorf("saying that the server is ready: %w", err)
 	}
-	<-terminate
+	err = watchNATS(s, terminate)
 	s.Shutdown()
 	s.WaitForShutdown()
-	return nil
+	return err
+}
+
+// watchNATS waits until the server is asked to end, or has given JetStream up, as it does when its disk is full. It
+// would never take it up again, and it serves nothing else here.
+func watchNATS(s *server.Server, terminate <-chan os.Signal) error {
+	look := time.NewTicker(natsLookPeriod)
+	defer look.Stop()
+	for {
+		select {
+		case <-terminate:
+			return nil
+		case <-look.C:
+			if !s.JetStreamEnabled() {
+				return errors.New("the server gave JetStream up")
+			}
+		}
+	}
 }
 
 func natsOptions(cfg NATSConfig) *server.Options {

@@ -11,12 +11,16 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 // endTimeout is how long a keeper may take to end beyond its server's stop timeout.
 const endTimeout = 10 * time.Second
+
+// ErrGone says that the keeper itself has ended: nothing can start its server again.
+var ErrGone = errors.New("the keeper ended")
 
 // ServerError says that the server could not be started or ended by itself, with the end of its output.
 type ServerError struct {
@@ -41,12 +45,26 @@ type Keeper struct {
 	in      io.WriteCloser
 	replies chan report
 	gone    chan struct{} // closed when the keeper has ended
+	loss    atomic.Pointer[loss]
 
-	mu       sync.Mutex // one request at a time
-	lost     chan struct{}
-	lostOnce sync.Once
-	lostErr  error
-	closed   bool
+	mu     sync.Mutex // one request at a time
+	closed bool
+}
+
+// loss is the end of one run of the server that nobody asked for.
+type loss struct {
+	once     sync.Once
+	happened chan struct{}
+	err      error // before happened is closed
+}
+
+func newLoss() *loss { return &loss{happened: make(chan struct{})} }
+
+func (l *loss) happen(err error) {
+	l.once.Do(func() {
+		l.err = err
+		close(l.happened)
+	})
 }
 
 // Launch starts a keeper. It runs no server yet.
@@ -65,8 +83,9 @@ func Launch(spec Spec) (*Keeper, error) {
 	}
 	k := &Keeper{
 		spec: spec, cmd: cmd, in: in, stderr: &bytes.Buffer{},
-		replies: make(chan report), gone: make(chan struct{}), lost: make(chan struct{}),
+		replies: make(chan report), gone: make(chan struct{}),
 	}
+	k.loss.Store(newLoss())
 	cmd.Stderr = k.stderr
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the keeper: %w", err)
@@ -112,32 +131,31 @@ func (k *Keeper) listen(out io.Reader) {
 		if dec.Decode(&r) != nil {
 			break
 		}
-		if r.Op == exited {
-			k.lose(&ServerError{Reason: "the server ended by itself: " + r.Error, Log: r.Log})
+		switch {
+		case r.Op == exited:
+			k.loss.Load().happen(&ServerError{Reason: "the server ended by itself: " + r.Error, Log: r.Log})
 			continue
+		case r.Op == opStart && r.Error == "" && k.Err() != nil:
+			k.loss.Store(newLoss()) // here, before another loss can be read
 		}
 		k.replies <- r
 	}
 	err := k.cmd.Wait()
-	k.lose(fmt.Errorf("the keeper ended: %w %s", errors.Join(err), bytes.TrimSpace(k.stderr.Bytes())))
+	gone := fmt.Errorf("%w: %w %s", ErrGone, errors.Join(err), bytes.TrimSpace(k.stderr.Bytes()))
+	k.loss.Load().happen(gone)
 	close(k.gone)
 }
 
-func (k *Keeper) lose(err error) {
-	k.lostOnce.Do(func() {
-		k.lostErr = err
-		close(k.lost)
-	})
-}
-
-// Lost is closed when the server has ended without being asked to, or the keeper has ended; Err then says why.
-func (k *Keeper) Lost() <-chan struct{} { return k.lost }
+// Lost is closed when the server has ended without being asked to, or the keeper has ended; Err then says why. A server
+// that was started again can be lost again, which another channel tells.
+func (k *Keeper) Lost() <-chan struct{} { return k.loss.Load().happened }
 
 // Err returns why the server was lost, nil while it was not.
 func (k *Keeper) Err() error {
+	l := k.loss.Load()
 	select {
-	case <-k.lost:
-		return k.lostErr
+	case <-l.happened:
+		return l.err
 	default:
 		return nil
 	}
@@ -167,7 +185,7 @@ func (k *Keeper) ask(ctx context.Context, op string) (int, error) {
 	}
 	if err := json.NewEncoder(k.in).Encode(request{Op: op}); err != nil {
 		<-k.gone
-		return 0, k.Err()
+		return 0, k.goneError()
 	}
 	select {
 	case r := <-k.replies:
@@ -176,12 +194,20 @@ func (k *Keeper) ask(ctx context.Context, op string) (int, error) {
 		}
 		return r.PID, nil
 	case <-k.gone:
-		return 0, k.Err()
+		return 0, k.goneError()
 	case <-ctx.Done():
 		// The reply would be taken for that of the next request: there must be none.
 		k.closed = true
 		return 0, errors.Join(context.Cause(ctx), k.in.Close())
 	}
+}
+
+// goneError is what a request gets when the keeper has ended, whatever happened to the server before.
+func (k *Keeper) goneError() error {
+	if err := k.Err(); !errors.Is(err, ErrGone) {
+		return fmt.Errorf("%w; before that: %w", ErrGone, err)
+	}
+	return k.Err()
 }
 
 // Close stops the server, has its folder removed if the spec says so, and ends the keeper. A second call does nothing.
