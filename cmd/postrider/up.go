@@ -16,13 +16,33 @@ import (
 	"github.com/postrider/postrider/internal/up"
 )
 
-const upText = `Run the resources of a folder on this machine, as a cluster would run them.
+const upText = `Run the resources of a folder on this machine, as a cluster would run them: the
+same schema, rules and defaults, the same relays and consumers.
 
 One embedded PostgreSQL and one embedded NATS stand in for every host that the
-resources name, with databases, users and streams made as named. TLS is not used
-on them. With --external the real hosts are dialled instead.
+resources name, with databases, users and streams made as named and Postrider's
+tables made in them. TLS is not used on them. Your service's own tables come from
+--init. With --external the real hosts are dialled instead, and tables are made
+only where schemaPolicy is Managed.
 
-Ctrl-C drains: what is in flight is finished, leases are given back.`
+Whatever is wrong with a server is shown beside the resource it holds up, and what
+is mended is picked up without a restart. On a terminal a table is redrawn in
+place, elsewhere lines are written when something changes. Secrets are never shown.
+
+Ctrl-C drains: what is in flight is finished, leases are given back.
+
+Exit codes: 0 it ran and drained, 1 something went wrong on the way, 2 what was
+given is wrong.`
+
+const upExample = `  # The samples, with the billing service's own tables
+  postrider up -f config/samples --init billing=internal/shop/billing.sql
+
+  # Keep the data, and prove afterwards or from another terminal what became of it
+  postrider up -f config/samples --data /tmp/postrider
+  postrider verify -f config/samples --data /tmp/postrider
+
+  # The real hosts
+  postrider up -f resources/ --external`
 
 // newUpCommand returns the command that runs resources locally.
 func newUpCommand() *cobra.Command {
@@ -33,12 +53,16 @@ func newUpCommand() *cobra.Command {
 		logFile string
 	)
 	cmd := &cobra.Command{
-		Use:   "up -f DIR",
-		Short: "Run resources on this machine, with embedded servers in place of their hosts",
-		Long:  upText,
-		Args:  cobra.NoArgs,
+		Use:     "up -f DIR",
+		Short:   "Run resources on this machine, with embedded servers in place of their hosts",
+		Long:    upText,
+		Example: upExample,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := parseInits(&cfg, inits); err != nil {
+				return wrong(err)
+			}
+			if err := checkUpFlags(&cfg); err != nil {
 				return wrong(err)
 			}
 			set, err := loadResources(cmd, manifest.Options{}, paths)
@@ -50,8 +74,12 @@ func newUpCommand() *cobra.Command {
 			if err != nil {
 				return wrong(err)
 			}
-			cfg.Log, cfg.Out, cfg.Width = log, cmd.OutOrStdout(), terminalWidth(cmd)
-			return errors.Join(up.Run(cmd.Context(), cfg), closeLog())
+			cfg.Log, cfg.Out, cfg.Size = log, cmd.OutOrStdout(), terminalSize(cmd)
+			err = errors.Join(up.Run(cmd.Context(), cfg), closeLog())
+			if _, input := errors.AsType[*up.InputError](err); input {
+				return wrong(err)
+			}
+			return err
 		},
 	}
 	flags := cmd.Flags()
@@ -64,8 +92,9 @@ func newUpCommand() *cobra.Command {
 		"DATABASE=FILE: run an SQL file in an embedded database first, as your service's migrations would")
 	flags.DurationVar(&cfg.DropEvery, "drop-every", 0,
 		"end one relay and one consumer of each resource this often, as kill -9 would, and start others")
+	flags.IntVar(&cfg.DropCount, "drop-count", 0, "stop --drop-every after this many times (default: never)")
 	flags.StringVar(&logFile, "log", "", "write the workers' logs to this file, - for standard error (default: none)")
-	_ = cmd.MarkFlagRequired("filename")
+	_ = cmd.MarkFlagRequired("filename") // the flag exists
 	return cmd
 }
 
@@ -76,18 +105,35 @@ func parseInits(cfg *up.Config, inits []string) error {
 		if !ok || database == "" || file == "" {
 			return fmt.Errorf("--init %q: want DATABASE=FILE, such as orders=schema.sql", init)
 		}
+		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() {
+			return fmt.Errorf("--init %q: there is no file %s", init, file)
+		}
 		cfg.Init = append(cfg.Init, up.InitSQL{Database: database, File: file})
-	}
-	if cfg.External && (len(cfg.Init) > 0 || cfg.Data != "" || cfg.PostgresPort != 0 || cfg.NATSPort != 0) {
-		return errors.New("--external starts no server: leave out --init, --data, --postgres-port and --nats-port")
-	}
-	if cfg.DropEvery < 0 || (cfg.DropEvery > 0 && cfg.DropEvery < time.Second) {
-		return fmt.Errorf("--drop-every %s: want at least 1s", cfg.DropEvery)
 	}
 	return nil
 }
 
-const logFlags = os.O_CREATE | os.O_APPEND | os.O_WRONLY
+// checkUpFlags finds flags that contradict each other or themselves.
+func checkUpFlags(cfg *up.Config) error {
+	const maxPort = 65535
+	for flag, port := range map[string]int{"--postgres-port": cfg.PostgresPort, "--nats-port": cfg.NATSPort} {
+		if port < 0 || port > maxPort {
+			return fmt.Errorf("%s %d: want 1 to %d, or 0 for a free one", flag, port, maxPort)
+		}
+	}
+	switch {
+	case cfg.External && (len(cfg.Init) > 0 || cfg.Data != "" || cfg.PostgresPort != 0 || cfg.NATSPort != 0):
+		return errors.New("--external starts no server: leave out --init, --data, --postgres-port and --nats-port")
+	case cfg.PostgresPort != 0 && cfg.PostgresPort == cfg.NATSPort:
+		return errors.New("--postgres-port and --nats-port are the same: choose two")
+	case cfg.DropEvery < 0 || (cfg.DropEvery > 0 && cfg.DropEvery < time.Second):
+		return fmt.Errorf("--drop-every %s: want at least 1s", cfg.DropEvery)
+	case cfg.DropCount < 0 || (cfg.DropCount > 0 && cfg.DropEvery == 0):
+		return fmt.Errorf("--drop-count %d: want 1 or more, and --drop-every beside it", cfg.DropCount)
+	default:
+		return nil
+	}
+}
 
 // openLog opens the workers' log.
 func openLog(cmd *cobra.Command, file string) (log *slog.Logger, closeLog func() error, err error) {
@@ -98,11 +144,8 @@ func openLog(cmd *cobra.Command, file string) (log *slog.Logger, closeLog func()
 	case "-":
 		return telemetry.NewLogger(cmd.ErrOrStderr(), slog.LevelInfo), none, nil
 	default:
-		f, err := os.OpenFile(
-			file,
-			os.O_CREATE|os.O_APPEND|os.O_WRONLY,
-			0o600,
-		)
+		//nolint:gosec // the file is the user's own argument
+		f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
 			return nil, nil, fmt.Errorf("--log: %w", err)
 		}
@@ -110,17 +153,17 @@ func openLog(cmd *cobra.Command, file string) (log *slog.Logger, closeLog func()
 	}
 }
 
-// terminalWidth returns how wide the terminal is, or nil where the output is none.
-func terminalWidth(cmd *cobra.Command) func() int {
+// terminalSize returns how large the terminal is, or nil where the output is none.
+func terminalSize(cmd *cobra.Command) func() (width, height int) {
 	f, ok := cmd.OutOrStdout().(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return nil
 	}
-	return func() int {
-		width, _, err := term.GetSize(int(f.Fd()))
+	return func() (width, height int) {
+		width, height, err := term.GetSize(int(f.Fd()))
 		if err != nil {
-			return 0
+			return 0, 0
 		}
-		return width
+		return width, height
 	}
 }

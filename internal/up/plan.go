@@ -27,6 +27,8 @@ type database struct {
 	name string
 	// owner may change tables; nil where no resource names one.
 	owner *local.Login
+	// user is one that may log in and use the database: the owner where there is one.
+	user string
 }
 
 // stream is one that a resource names, with every subject that a relay may publish to it.
@@ -37,6 +39,14 @@ type stream struct {
 
 // secretFunc returns the values of a Secret. Whether it is there was checked when the resources were read.
 type secretFunc func(namespace, name string) map[string]string
+
+func (p *plan) databaseNames() []string {
+	names := make([]string, len(p.databases))
+	for i := range p.databases {
+		names[i] = p.databases[i].name
+	}
+	return names
+}
 
 type planner struct {
 	secret    secretFunc
@@ -52,19 +62,19 @@ type planner struct {
 type origin struct{ password, secret string }
 
 // newPlan reads the resources.
-func newPlan(relays []v1alpha1.OutboxRelay, consumers []v1alpha1.InboxConsumer, secret secretFunc) (plan, error) {
+func newPlan(relays []v1alpha1.OutboxRelay, consumers []v1alpha1.InboxConsumer, secret secretFunc) (*plan, error) {
 	p := &planner{
 		secret: secret, databases: map[string]*database{}, hosts: map[string][]string{},
 		logins: map[string]origin{}, users: map[string]origin{}, streams: map[string][]string{},
 	}
 	for i := range relays {
 		if err := p.relay(&relays[i]); err != nil {
-			return plan{}, fmt.Errorf("outboxrelay/%s: %w", relays[i].Name, err)
+			return nil, fmt.Errorf("outboxrelay/%s: %w", relays[i].Name, err)
 		}
 	}
 	for i := range consumers {
 		if err := p.consumer(&consumers[i]); err != nil {
-			return plan{}, fmt.Errorf("inboxconsumer/%s: %w", consumers[i].Name, err)
+			return nil, fmt.Errorf("inboxconsumer/%s: %w", consumers[i].Name, err)
 		}
 	}
 	return p.plan(), nil
@@ -107,13 +117,14 @@ func (p *planner) consumer(c *v1alpha1.InboxConsumer) error {
 }
 
 func (p *planner) postgres(namespace string, pg *v1alpha1.Postgres, owner *v1alpha1.SecretReference) error {
-	if _, err := p.login(namespace, pg.CredentialsSecretRef.Name); err != nil {
+	worker, err := p.login(namespace, pg.CredentialsSecretRef.Name)
+	if err != nil {
 		return err
 	}
 	name := pg.Database
 	d := p.databases[name]
 	if d == nil {
-		d = &database{name: name}
+		d = &database{name: name, user: worker.Name}
 		p.databases[name] = d
 	}
 	for _, host := range pg.Hosts {
@@ -132,7 +143,7 @@ func (p *planner) postgres(namespace string, pg *v1alpha1.Postgres, owner *v1alp
 		return fmt.Errorf("database %q has two migration users, %q and %q, and the embedded PostgreSQL can give it to "+
 			"one only: use the same one, or run against the real hosts with --external", name, d.owner.Name, l.Name)
 	}
-	d.owner = &l
+	d.owner, d.user = &l, l.Name
 	return nil
 }
 
@@ -158,20 +169,15 @@ func (p *planner) nats(namespace string, n *v1alpha1.NATSConnection) error {
 // once notes a user's password and refuses a second one: on one embedded server a user has one password.
 func once(known map[string]origin, user, password, secret string) error {
 	if o, ok := known[user]; ok && o.password != password {
-		return fmt.Errorf(
-			"the Secrets %s and %s give the user %q different passwords, and one embedded server stands in "+
-				"for all hosts: use one password, or run against the real hosts with --external",
-			o.secret,
-			secret,
-			user,
-		)
+		return fmt.Errorf("the Secrets %s and %s give the user %q different passwords, and one embedded server stands in "+
+			"for all hosts: use one password, or run against the real hosts with --external", o.secret, secret, user)
 	}
 	known[user] = origin{password: password, secret: secret}
 	return nil
 }
 
-func (p *planner) plan() plan {
-	var out plan
+func (p *planner) plan() *plan {
+	out := &plan{}
 	for _, name := range slices.Sorted(maps.Keys(p.databases)) {
 		out.databases = append(out.databases, *p.databases[name])
 		if hosts := p.hosts[name]; len(hosts) > 1 {

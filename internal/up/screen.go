@@ -9,60 +9,96 @@ import (
 	"time"
 )
 
+const (
+	// lineEvery is how often plain lines are written at most.
+	lineEvery = 5 * time.Second
+	// tellAgain is how long a trouble must have been gone to be told again.
+	tellAgain = 30 * time.Second
+	// indent is that of a line's continuation.
+	indent = "    "
+)
+
 // screen shows views: redrawn in place on a terminal, as lines elsewhere.
 type screen struct {
 	out io.Writer
-	// width is the terminal's, nil where there is none.
-	width   func() int
-	drawn   int // lines of the table that stands on the terminal
-	rows    []string
-	trouble []string
-	lastAt  time.Time
-	err     error
+	// size is the terminal's columns and lines, nil where there is none.
+	size   func() (width, height int)
+	drawn  int // lines of the table that stands on the terminal
+	rows   []string
+	told   map[string]time.Time // when a trouble was last there
+	lastAt time.Time
+	err    error
 }
 
-func newScreen(out io.Writer, width func() int) *screen { return &screen{out: out, width: width} }
+func newScreen(out io.Writer, size func() (width, height int)) *screen {
+	return &screen{out: out, size: size, told: map[string]time.Time{}}
+}
 
 // draw shows a view.
-func (s *screen) draw(v view) error {
+func (s *screen) draw(v *view) error {
 	if s.err != nil {
 		return s.err
 	}
-	if s.width != nil {
+	if s.size != nil {
 		return s.redraw(v)
 	}
-	if v.now.Sub(s.lastAt) < lineEvery {
-		return s.err
-	}
-	s.lastAt = v.now
-	rows, trouble := v.rows(), v.trouble()
-	if slices.Equal(rows, s.rows) && slices.Equal(trouble, s.trouble) {
-		return s.err
-	}
-	for _, line := range rows {
-		s.write(v.now.Format(time.TimeOnly) + " " + line + "\n")
-	}
-	for _, line := range trouble {
-		if !slices.Contains(s.trouble, line) { // what stays wrong is told once
-			s.write(v.now.Format(time.TimeOnly) + " " + line + "\n")
-		}
-	}
-	s.rows, s.trouble = rows, trouble
+	s.lines(v)
 	return s.err
 }
 
-func (s *screen) redraw(v view) error {
+// lines writes what changed: rows now and then, trouble at once and once.
+func (s *screen) lines(v *view) {
+	stamp := v.now.Format(time.TimeOnly) + " "
+	for _, line := range v.trouble() {
+		last, known := s.told[line]
+		s.told[line] = v.now
+		if !known || v.now.Sub(last) > tellAgain {
+			s.write(stamp + line + "\n")
+		}
+	}
+	for line, last := range s.told {
+		if v.now.Sub(last) > tellAgain {
+			delete(s.told, line)
+		}
+	}
+	if v.now.Sub(s.lastAt) < lineEvery {
+		return
+	}
+	rows := v.rows()
+	if slices.Equal(rows, s.rows) {
+		return
+	}
+	for _, line := range rows {
+		s.write(stamp + line + "\n")
+	}
+	s.rows, s.lastAt = rows, v.now
+}
+
+func (s *screen) redraw(v *view) error {
 	var table bytes.Buffer
 	if err := v.writeTable(&table); err != nil {
 		return err
 	}
+	width, height := s.size()
+	var lines []string
+	for line := range strings.Lines(table.String()) {
+		lines = append(lines, cut(strings.TrimSuffix(line, "\n"), width)) // a line that wraps could not be erased
+	}
+	if trouble := v.trouble(); len(trouble) > 0 {
+		lines = append(lines, "")
+		for _, line := range trouble {
+			lines = append(lines, wrap(line, width)...)
+		}
+	}
+	if most := height - 1; height > 1 && len(lines) > most { // what has left the screen could not be erased
+		lines = append(lines[:most-1], cut(fmt.Sprintf("... %d more lines", len(lines)-most+1), width))
+	}
 	var b strings.Builder
 	s.erase(&b)
-	width := s.width()
-	for line := range strings.Lines(table.String()) {
-		b.WriteString(cut(line, width)) // a line that wraps could not be erased
-		s.drawn++
+	for _, line := range lines {
+		b.WriteString(line + "\n")
 	}
+	s.drawn = len(lines)
 	s.write(b.String())
 	return s.err
 }
@@ -78,11 +114,19 @@ func (s *screen) erase(b *strings.Builder) {
 // say writes a line that stays.
 func (s *screen) say(line string) {
 	var b strings.Builder
-	if s.width != nil {
+	if s.size != nil {
 		s.erase(&b)
 	}
 	b.WriteString(line + "\n")
 	s.write(b.String())
+}
+
+// keep leaves the table where it stands: what follows is written below it, over the ^C that the terminal may show.
+func (s *screen) keep() {
+	s.drawn = 0
+	if s.size != nil {
+		s.write("\r")
+	}
 }
 
 func (s *screen) write(text string) {
@@ -96,9 +140,30 @@ func (s *screen) write(text string) {
 
 // cut shortens a line to the terminal's width.
 func cut(line string, width int) string {
-	runes := []rune(strings.TrimSuffix(line, "\n"))
-	if width > 0 && len(runes) > width {
-		runes = runes[:width]
+	if runes := []rune(line); width > 0 && len(runes) > width {
+		return string(runes[:width])
 	}
-	return string(runes) + "\n"
+	return line
+}
+
+// wrap breaks a line at spaces so that nothing of it is lost on the terminal.
+func wrap(line string, width int) []string {
+	if width <= 2*len(indent) {
+		return []string{cut(line, width)}
+	}
+	var lines []string
+	for rest := []rune(line); ; {
+		if len(rest) <= width {
+			return append(lines, string(rest))
+		}
+		at := width
+		for at > len(indent) && rest[at] != ' ' {
+			at--
+		}
+		if at == len(indent) { // a word longer than the line
+			at = width
+		}
+		lines = append(lines, strings.TrimRight(string(rest[:at]), " "))
+		rest = []rune(indent + strings.TrimLeft(string(rest[at:]), " "))
+	}
 }

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -13,10 +14,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/postrider/postrider/api/v1alpha1"
+	"github.com/postrider/postrider/internal/broker"
 )
 
-// unknown is what a table shows of a number that nobody knows: never 0.
-const unknown = "<unknown>"
+const (
+	// unknown is what a table shows of a number that nobody knows: never 0.
+	unknown = "<unknown>"
+	// none is what a table shows where nothing waits.
+	none = "-"
+
+	// undefinedTable is the SQLSTATE of a table that is not there.
+	undefinedTable = "42P01"
+)
+
+const (
+	kindRelay    = "outboxrelay"
+	kindConsumer = "inboxconsumer"
+)
 
 // view is what is shown at one moment.
 type view struct {
@@ -24,10 +38,12 @@ type view struct {
 	started   time.Time
 	relays    []v1alpha1.OutboxRelay
 	consumers []v1alpha1.InboxConsumer
+	// embedded says that the servers are our own.
+	embedded bool
 }
 
-// writeTable shows the resources with the columns that kubectl get shows, and what is wrong below.
-func (v view) writeTable(w io.Writer) error {
+// writeTable shows the resources with the columns that kubectl get shows.
+func (v *view) writeTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	if len(v.relays) > 0 {
 		fmt.Fprintln(t, "OUTBOXRELAY\tREADY\tBACKLOG\tOLDEST\tDEAD\tREPLICAS\tDESTINATION\tAGE\tRATE")
@@ -47,53 +63,57 @@ func (v view) writeTable(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
-	for _, line := range v.trouble() {
-		if _, err := fmt.Fprintln(w, line); err != nil {
-			return fmt.Errorf("write table: %w", err)
-		}
-	}
 	return nil
 }
 
 // rows shows each resource as one line, for logs and pipes.
-func (v view) rows() []string {
-	var lines []string
+func (v *view) rows() []string {
+	titles := make([]string, 0, len(v.relays)+len(v.consumers))
+	words := make([]string, 0, cap(titles))
+	longest := 0
 	for i := range v.relays {
-		r := &v.relays[i]
-		row := v.relayRow(r)
-		lines = append(lines, fmt.Sprintf("outboxrelay/%s ready=%s backlog=%s oldest=%s dead=%s replicas=%s rate=%s",
-			row[0], row[1], row[2], row[3], row[4], row[5], row[8]))
+		r := v.relayRow(&v.relays[i])
+		titles = append(titles, kindRelay+"/"+r[0])
+		words = append(words, fmt.Sprintf("ready=%s backlog=%s oldest=%s dead=%s replicas=%s rate=%s",
+			r[1], r[2], r[3], r[4], r[5], r[8]))
 	}
 	for i := range v.consumers {
-		row := v.consumerRow(&v.consumers[i])
-		lines = append(lines, fmt.Sprintf("inboxconsumer/%s ready=%s lag=%s oldest=%s parked=%s gaps=%s dead=%s "+
-			"replicas=%s rate=%s", row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[10]))
+		r := v.consumerRow(&v.consumers[i])
+		titles = append(titles, kindConsumer+"/"+r[0])
+		words = append(words, fmt.Sprintf("ready=%s lag=%s oldest=%s parked=%s gaps=%s dead=%s replicas=%s rate=%s",
+			r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[10]))
+	}
+	for _, title := range titles {
+		longest = max(longest, len(title))
+	}
+	lines := make([]string, len(titles))
+	for i, title := range titles {
+		lines[i] = fmt.Sprintf("%-*s %s", longest, title, words[i])
 	}
 	return lines
 }
 
-func (v view) relayRow(r *v1alpha1.OutboxRelay) []string {
+func (v *view) relayRow(r *v1alpha1.OutboxRelay) []string {
 	s := &r.Status
-	backlog, oldest, rate := unknown, "", unknown
+	backlog, oldest, rate := unknown, unknown, unknown
 	if s.Backlog != nil {
-		backlog = count(s.Backlog.Messages)
-		if s.Backlog.Precision == v1alpha1.PrecisionAtLeast {
+		backlog, oldest = count(s.Backlog.Messages), v.age(s.Backlog.OldestMessageTime)
+		if s.Backlog.Precision == v1alpha1.PrecisionAtLeast && s.Backlog.Messages != nil {
 			backlog += "+"
 		}
-		oldest = v.age(s.Backlog.OldestMessageTime)
 	}
 	if s.Rates != nil {
-		rate = count(s.Rates.PublishedPerSecond) + "/s"
+		rate = perSecond(s.Rates.PublishedPerSecond)
 	}
 	return []string{
-		r.Name, readyWord(s.Conditions), backlog, oldest, dead(s.DeadLetters), replicas(&s.WorkerStatus),
-		s.Destination, v.upFor(), rate,
+		v.title(r), readyWord(s.Conditions), backlog, oldest, dead(s.DeadLetters), replicas(&s.WorkerStatus),
+		cmp.Or(s.Destination, unknown), v.upFor(), rate,
 	}
 }
 
-func (v view) consumerRow(c *v1alpha1.InboxConsumer) []string {
+func (v *view) consumerRow(c *v1alpha1.InboxConsumer) []string {
 	s := &c.Status
-	lag, oldest, parked, gaps, rate := unknown, "", unknown, unknown, unknown
+	lag, oldest, parked, gaps, rate := unknown, unknown, unknown, unknown, unknown
 	if s.Lag != nil {
 		lag, oldest = count(s.Lag.Messages), v.age(s.Lag.OldestMessageTime)
 	}
@@ -101,40 +121,82 @@ func (v view) consumerRow(c *v1alpha1.InboxConsumer) []string {
 		parked, gaps = count(s.Inbox.Parked), count(s.Inbox.Gaps)
 	}
 	if s.Rates != nil {
-		rate = count(s.Rates.AppliedPerSecond) + "/s"
+		rate = perSecond(s.Rates.AppliedPerSecond)
 	}
 	return []string{
-		c.Name, readyWord(s.Conditions), lag, oldest, parked, gaps, dead(s.DeadLetters), replicas(&s.WorkerStatus),
-		s.Source, v.upFor(), rate,
+		v.title(c), readyWord(s.Conditions), lag, oldest, parked, gaps, dead(s.DeadLetters), replicas(&s.WorkerStatus),
+		cmp.Or(s.Source, unknown), v.upFor(), rate,
 	}
 }
 
+// title is a resource's name, with its namespace where there are several.
+func (v *view) title(o metav1.Object) string {
+	first := ""
+	for i := range v.relays {
+		first = cmp.Or(first, v.relays[i].Namespace)
+		if v.relays[i].Namespace != first {
+			return o.GetNamespace() + "/" + o.GetName()
+		}
+	}
+	for i := range v.consumers {
+		first = cmp.Or(first, v.consumers[i].Namespace)
+		if v.consumers[i].Namespace != first {
+			return o.GetNamespace() + "/" + o.GetName()
+		}
+	}
+	return o.GetName()
+}
+
 // trouble says why a resource is not ready, and what warns.
-func (v view) trouble() []string {
+func (v *view) trouble() []string {
 	var lines []string
-	say := func(kind, name string, conditions []metav1.Condition) {
-		for _, c := range conditions {
-			bad := c.Type == v1alpha1.ConditionReady && c.Status != metav1.ConditionTrue && c.Message != ""
-			warns := c.Status == metav1.ConditionTrue && c.Message != "" && c.Type != v1alpha1.ConditionReady
-			if bad || warns {
-				lines = append(lines, fmt.Sprintf("%s/%s: %s: %s: %s", kind, name, c.Type, c.Reason, c.Message))
+	say := func(title, database string, conditions []metav1.Condition) {
+		for i := range conditions {
+			c := &conditions[i]
+			message := strings.TrimPrefix(c.Message, c.Reason+": ")
+			switch {
+			case message == "" || v.standsToReason(c):
+			case c.Type == v1alpha1.ConditionReady && c.Status != metav1.ConditionTrue:
+				lines = append(lines, fmt.Sprintf("%s is not ready: %s: %s%s", title, c.Reason, message, v.hint(c, database)))
+			case c.Type == v1alpha1.ConditionReady && c.Reason != v1alpha1.ReasonReady:
+				lines = append(lines, fmt.Sprintf("%s: %s", title, message)) // paused, drained
+			case c.Type == v1alpha1.ConditionDeadLettersHealthy && c.Status == metav1.ConditionFalse,
+				c.Type != v1alpha1.ConditionReady && c.Status == metav1.ConditionTrue:
+				lines = append(lines, fmt.Sprintf("%s: warning: %s: %s", title, c.Type, message))
 			}
 		}
 	}
 	for i := range v.relays {
-		say("outboxrelay", v.relays[i].Name, v.relays[i].Status.Conditions)
+		r := &v.relays[i]
+		say(kindRelay+"/"+v.title(r), r.Spec.Source.Postgres.Database, r.Status.Conditions)
 	}
 	for i := range v.consumers {
-		say("inboxconsumer", v.consumers[i].Name, v.consumers[i].Status.Conditions)
+		c := &v.consumers[i]
+		say(kindConsumer+"/"+v.title(c), c.Spec.Inbox.Postgres.Database, c.Status.Conditions)
 	}
 	return lines
 }
 
-func (v view) upFor() string { return duration.HumanDuration(v.now.Sub(v.started)) }
+// standsToReason says whether a warning is about the embedded servers, of which the start told, and not about the
+// resource.
+func (v *view) standsToReason(c *metav1.Condition) bool {
+	return v.embedded && (c.Type == v1alpha1.ConditionInsecureTransport ||
+		(c.Type == v1alpha1.ConditionTargetMayDiscard && c.Reason == string(broker.WarnFewReplicas)))
+}
 
-func (v view) age(t *metav1.Time) string {
+// hint says what mends a cause on a laptop that is mended otherwise in a cluster.
+func (v *view) hint(c *metav1.Condition, database string) string {
+	if v.embedded && c.Reason == v1alpha1.ReasonStatementInvalid && strings.Contains(c.Message, undefinedTable) {
+		return "; --init " + database + "=FILE makes your service's own tables in the embedded database"
+	}
+	return ""
+}
+
+func (v *view) upFor() string { return duration.HumanDuration(v.now.Sub(v.started)) }
+
+func (v *view) age(t *metav1.Time) string {
 	if t == nil {
-		return "-"
+		return none
 	}
 	return duration.HumanDuration(max(0, v.now.Sub(t.Time)))
 }
@@ -144,6 +206,13 @@ func count(n *int64) string {
 		return unknown
 	}
 	return strconv.FormatInt(*n, 10)
+}
+
+func perSecond(n *int64) string {
+	if n == nil {
+		return unknown
+	}
+	return count(n) + "/s"
 }
 
 func dead(c *v1alpha1.DeadLetterCount) string {

@@ -14,10 +14,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/config"
@@ -32,8 +32,6 @@ const (
 	drainTime = 30 * time.Second
 	// tick is how often workers are asked, and so how old the table may be.
 	tick = time.Second
-	// lineEvery is how often plain lines are written while nothing changes.
-	lineEvery = 5 * time.Second
 )
 
 // Config says what to run and how.
@@ -48,11 +46,13 @@ type Config struct {
 	PostgresPort, NATSPort int
 	// Init are SQL files to run in embedded databases before the workers start, as a service's own migrations do.
 	Init []InitSQL
-	// DropEvery ends one relay and one consumer as kill -9 would, again and again; 0 means never.
+	// DropEvery ends one relay and one consumer as kill -9 would, again and again; 0 means never. DropCount bounds how
+	// often; 0 means without end.
 	DropEvery time.Duration
-	// Out takes the table or lines. Width is that of a terminal, where the table is redrawn in place; nil elsewhere.
-	Out   io.Writer
-	Width func() int
+	DropCount int
+	// Out takes the table or lines. Size is that of a terminal, where the table is redrawn in place; nil elsewhere.
+	Out  io.Writer
+	Size func() (width, height int)
 	// Log takes the workers' logs.
 	Log *slog.Logger
 }
@@ -60,15 +60,29 @@ type Config struct {
 // InitSQL is a file to run in a database as its owner.
 type InitSQL struct{ Database, File string }
 
+// InputError says that what was given cannot be run here. Nothing was started.
+type InputError struct{ err error }
+
+// Error implements error.
+func (e *InputError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *InputError) Unwrap() error { return e.err }
+
 // runner is one run.
 type runner struct {
 	cfg     Config
 	root    string // of the workers' files
+	screen  *screen
 	servers *servers
 	now     func() time.Time
 	started time.Time
 	relays  []relayFleet
 	inboxes []consumerFleet
+
+	// news are lines that something beside the table has to say; broken is why the run cannot go on.
+	news   chan string
+	broken chan error
 }
 
 type relayFleet struct {
@@ -83,9 +97,12 @@ type consumerFleet struct {
 	*fleet
 }
 
-// Run brings everything up, shows it until ctx ends, then drains and sums up.
+// Run brings everything up, shows it until ctx ends, then drains and sums up. The end of ctx is no error.
 func Run(ctx context.Context, cfg Config) (err error) {
-	r := &runner{cfg: cfg, now: time.Now}
+	r := &runner{
+		cfg: cfg, now: time.Now, screen: newScreen(cfg.Out, cfg.Size),
+		news: make(chan string), broken: make(chan error),
+	}
 	r.root, err = os.MkdirTemp("", "postrider-up-")
 	if err != nil {
 		return fmt.Errorf("make a folder for credentials: %w", err)
@@ -94,13 +111,20 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if err := r.build(); err != nil {
 		return err
 	}
-	if !cfg.External {
-		if err := r.embed(ctx); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, r.servers.stop(context.WithoutCancel(ctx))) }()
+	if cfg.External {
+		r.screen.say("dialling the hosts that the resources name; Ctrl-C drains and ends")
+		return r.work(ctx)
 	}
-	if err := r.prepareSchemas(ctx); err != nil {
+	p, err := r.planned()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.servers.stop(context.WithoutCancel(ctx))) }()
+	if err := r.embed(ctx, p); err != nil {
+		if ctx.Err() != nil {
+			r.screen.say("ended before the workers started")
+			return nil
+		}
 		return err
 	}
 	return r.work(ctx)
@@ -108,34 +132,39 @@ func Run(ctx context.Context, cfg Config) (err error) {
 
 // build writes the workers' files and computes their configurations, as the operator would mount them.
 func (r *runner) build() error {
-	for _, relay := range r.cfg.Set.Relays {
+	set := r.cfg.Set
+	v := view{} // for titles
+	for _, relay := range set.Relays {
+		v.relays = append(v.relays, *relay.OutboxRelay)
+	}
+	for _, consumer := range set.Consumers {
+		v.consumers = append(v.consumers, *consumer.InboxConsumer)
+	}
+	for _, relay := range set.Relays {
 		in := desired.Inputs{Root: r.rootOf("relay", relay.Namespace, relay.Name)}
-		if err := r.cfg.Set.WriteFiles(relay.Namespace, desired.RelayReferences(relay.OutboxRelay), in.Root); err != nil {
+		if err := set.WriteFiles(relay.Namespace, desired.RelayReferences(relay.OutboxRelay), in.Root); err != nil {
 			return err
 		}
 		cfg, err := desired.Relay(relay.OutboxRelay, in)
 		if err != nil {
-			return fmt.Errorf("%s: outboxrelay/%s: %w", relay.Origin, relay.Name, err)
+			return &InputError{fmt.Errorf("%s: outboxrelay/%s: %w", relay.Origin, relay.Name, err)}
 		}
 		cfg.StatusTick = config.Duration(tick) // the table is looked at, not written to an API server
-		f := &fleet{name: "outboxrelay/" + relay.Name, log: r.cfg.Log}
+		f := &fleet{name: kindRelay + "/" + v.title(relay), log: r.cfg.Log}
 		r.relays = append(r.relays, relayFleet{resource: *relay.OutboxRelay, cfg: cfg, fleet: f})
 	}
-	for _, consumer := range r.cfg.Set.Consumers {
+	for _, consumer := range set.Consumers {
 		in := desired.Inputs{Root: r.rootOf("consumer", consumer.Namespace, consumer.Name)}
-		if err := r.cfg.Set.WriteFiles(
-			consumer.Namespace,
-			desired.ConsumerReferences(consumer.InboxConsumer),
-			in.Root,
-		); err != nil {
+		refs := desired.ConsumerReferences(consumer.InboxConsumer)
+		if err := set.WriteFiles(consumer.Namespace, refs, in.Root); err != nil {
 			return err
 		}
 		cfg, err := desired.Consumer(consumer.InboxConsumer, in)
 		if err != nil {
-			return fmt.Errorf("%s: inboxconsumer/%s: %w", consumer.Origin, consumer.Name, err)
+			return &InputError{fmt.Errorf("%s: inboxconsumer/%s: %w", consumer.Origin, consumer.Name, err)}
 		}
 		cfg.StatusTick = config.Duration(tick)
-		f := &fleet{name: "inboxconsumer/" + consumer.Name, log: r.cfg.Log}
+		f := &fleet{name: kindConsumer + "/" + v.title(consumer), log: r.cfg.Log}
 		r.inboxes = append(r.inboxes, consumerFleet{resource: *consumer.InboxConsumer, cfg: cfg, fleet: f})
 	}
 	return nil
@@ -149,29 +178,51 @@ func (r *runner) rootOf(kind, namespace, name string) string {
 func (r *runner) work(ctx context.Context) error {
 	r.started = r.now()
 	working, stop := context.WithCancel(ctx)
-	defer stop()
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop() // before Wait
+	err := r.startWorkers(working)
+	if err == nil {
+		r.keepServers(working, &beside)
+		err = r.show(working)
+	}
+	ended := context.WithoutCancel(ctx)
+	stop()
+	r.screen.keep()
+	if err == nil {
+		r.screen.say("draining: what is in flight is finished, leases are given back")
+	}
+	return errors.Join(err, r.drain(ended), r.summary())
+}
+
+func (r *runner) startWorkers(ctx context.Context) error {
 	for i := range r.relays {
 		f := &r.relays[i]
-		f.start = func() (worker, error) { return pipeline.NewRelay(f.cfg, r.options(f.name)) }
-		if err := f.run(working, int(replicasOf(f.resource.Spec.Replicas))); err != nil {
+		options := r.options(f.name, r.migration(r.relayTables(f)))
+		f.start = func(registry *prometheus.Registry) (worker, error) {
+			options.Registry = registry
+			return pipeline.NewRelay(f.cfg, options)
+		}
+		if err := f.run(ctx, int(replicasOf(f.resource.Spec.Replicas))); err != nil {
 			return err
 		}
 	}
 	for i := range r.inboxes {
 		f := &r.inboxes[i]
-		f.start = func() (worker, error) { return pipeline.NewConsumer(f.cfg, r.options(f.name)) }
-		if err := f.run(working, int(replicasOf(f.resource.Spec.Replicas))); err != nil {
+		options := r.options(f.name, r.migration(r.consumerTables(f)))
+		f.start = func(registry *prometheus.Registry) (worker, error) {
+			options.Registry = registry
+			return pipeline.NewConsumer(f.cfg, options)
+		}
+		if err := f.run(ctx, int(replicasOf(f.resource.Spec.Replicas))); err != nil {
 			return err
 		}
 	}
-	err := r.show(working)
-	ended := context.WithoutCancel(ctx)
-	stop()
-	return errors.Join(err, r.drain(ended), r.summary(ended))
+	return nil
 }
 
-func (r *runner) options(name string) pipeline.Options {
-	return pipeline.Options{Log: r.cfg.Log.With("name", name), AllowLoopback: true}
+func (r *runner) options(name string, prepare func(context.Context) error) pipeline.Options {
+	return pipeline.Options{Log: r.cfg.Log.With("name", name), AllowLoopback: true, Prepare: prepare}
 }
 
 func replicasOf(n *int32) int32 {
@@ -179,6 +230,29 @@ func replicasOf(n *int32) int32 {
 		return desired.DefaultReplicas
 	}
 	return *n
+}
+
+// keepServers starts embedded servers again that are lost.
+func (r *runner) keepServers(ctx context.Context, beside *sync.WaitGroup) {
+	if r.servers == nil {
+		return
+	}
+	say := func(line string) {
+		select {
+		case <-ctx.Done():
+		case r.news <- line:
+		}
+	}
+	for name, s := range map[string]keepable{"PostgreSQL": r.servers.postgres, "NATS": r.servers.nats} {
+		beside.Go(func() {
+			if err := keep(ctx, name, s, say); err != nil {
+				select {
+				case <-ctx.Done():
+				case r.broken <- err:
+				}
+			}
+		})
+	}
 }
 
 // drain waits until every worker has finished and released, within bounds.
@@ -199,16 +273,13 @@ func (r *runner) drain(ctx context.Context) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf(
-			"workers did not finish within %s: what they held is free again when their leases end",
-			drainTime,
-		)
+		return fmt.Errorf("workers did not finish within %s: what they held is free again when their leases end",
+			drainTime)
 	}
 }
 
-// show redraws the table, or writes lines, until ctx ends or an embedded server is lost.
+// show redraws the table, or writes lines, until ctx ends or an embedded server is lost for good.
 func (r *runner) show(ctx context.Context) error {
-	screen := newScreen(r.cfg.Out, r.cfg.Width)
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	drop := make(<-chan time.Time)
@@ -217,18 +288,24 @@ func (r *runner) show(ctx context.Context) error {
 		defer dropper.Stop()
 		drop = dropper.C
 	}
-	for {
+	for drops := 0; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-r.servers.lost():
-			return r.servers.lostError()
+		case err := <-r.broken:
+			return err
+		case line := <-r.news:
+			r.screen.say(line)
 		case <-drop:
-			if err := r.dropOne(ctx, screen); err != nil {
+			if err := r.dropOne(ctx); err != nil {
 				return err
 			}
+			if drops++; drops == r.cfg.DropCount {
+				drop = nil
+			}
 		case <-ticker.C:
-			if err := screen.draw(r.look(ctx)); err != nil {
+			v := r.look(ctx)
+			if err := r.screen.draw(&v); err != nil {
 				return err
 			}
 		}
@@ -236,18 +313,24 @@ func (r *runner) show(ctx context.Context) error {
 }
 
 // dropOne ends a worker of every resource as kill -9 would.
-func (r *runner) dropOne(ctx context.Context, screen *screen) error {
+func (r *runner) dropOne(ctx context.Context) error {
 	for i := range r.relays {
-		if err := r.relays[i].drop(ctx); err != nil {
+		dropped, err := r.relays[i].drop(ctx)
+		if err != nil {
 			return err
 		}
-		screen.say("dropped a relay of " + r.relays[i].name + " without settle or release")
+		if dropped {
+			r.screen.say("dropped a relay of " + r.relays[i].name + " without settle or release")
+		}
 	}
 	for i := range r.inboxes {
-		if err := r.inboxes[i].drop(ctx); err != nil {
+		dropped, err := r.inboxes[i].drop(ctx)
+		if err != nil {
 			return err
 		}
-		screen.say("dropped a consumer of " + r.inboxes[i].name + " without ack or release")
+		if dropped {
+			r.screen.say("dropped a consumer of " + r.inboxes[i].name + " without ack or release")
+		}
 	}
 	return nil
 }
@@ -255,38 +338,22 @@ func (r *runner) dropOne(ctx context.Context, screen *screen) error {
 // look asks all workers and computes each resource's status.
 func (r *runner) look(ctx context.Context) view {
 	now := r.now()
-	v := view{now: now, started: r.started}
+	v := view{now: now, started: r.started, embedded: !r.cfg.External}
 	for i := range r.relays {
 		f := &r.relays[i]
 		reports := f.reports(ctx)
-		f.resource.Status = status.Relay(
-			f.resource.Status,
-			facts(f.cfg.Resource.Generation, len(reports), now),
-			reports,
-		)
-		r.asNamed(&f.resource.Status.Conditions)
+		of := facts(f.cfg.Resource.Generation, len(reports), now)
+		f.resource.Status = status.Relay(f.resource.Status, of, reports)
 		v.relays = append(v.relays, f.resource)
 	}
 	for i := range r.inboxes {
 		f := &r.inboxes[i]
 		reports := f.reports(ctx)
-		f.resource.Status = status.Consumer(
-			f.resource.Status,
-			facts(f.cfg.Resource.Generation, len(reports), now),
-			reports,
-		)
-		r.asNamed(&f.resource.Status.Conditions)
+		of := facts(f.cfg.Resource.Generation, len(reports), now)
+		f.resource.Status = status.Consumer(f.resource.Status, of, reports)
 		v.consumers = append(v.consumers, f.resource)
 	}
 	return v
-}
-
-// asNamed leaves out the warning that embedded servers use no TLS: it was told at the start, and it is not the
-// resource's doing.
-func (r *runner) asNamed(conditions *[]metav1.Condition) {
-	if !r.cfg.External {
-		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionInsecureTransport)
-	}
 }
 
 func facts(generation int64, workers int, now time.Time) status.Facts {
@@ -294,38 +361,19 @@ func facts(generation int64, workers int, now time.Time) status.Facts {
 	return status.Facts{Generation: generation, Replicas: n, Ready: n, Now: now}
 }
 
-// summary says what was done and what is left.
-func (r *runner) summary(ctx context.Context) error {
+// summary says what was done and where to find it.
+func (r *runner) summary() error {
 	for i := range r.relays {
-		t := r.relays[i].totals(ctx)
-		if _, err := fmt.Fprintf(
-			r.cfg.Out,
-			"%s: %d published%s\n",
-			r.relays[i].name,
-			t.published,
-			t.droppedWords(),
-		); err != nil {
-			return fmt.Errorf("write summary: %w", err)
-		}
+		t := r.relays[i].totals()
+		r.screen.say(fmt.Sprintf("%s: %d published%s", r.relays[i].name, t.published, t.droppedWords()))
 	}
 	for i := range r.inboxes {
-		t := r.inboxes[i].totals(ctx)
-		if _, err := fmt.Fprintf(r.cfg.Out, "%s: %d applied, %d duplicates without effect%s\n",
-			r.inboxes[i].name, t.applied, t.duplicates, t.droppedWords()); err != nil {
-			return fmt.Errorf("write summary: %w", err)
-		}
+		t := r.inboxes[i].totals()
+		r.screen.say(fmt.Sprintf("%s: %d applied, %d duplicates without effect%s",
+			r.inboxes[i].name, t.applied, t.duplicates, t.droppedWords()))
 	}
 	if r.cfg.Data != "" && !r.cfg.External {
-		if _, err := fmt.Fprintf(r.cfg.Out, "data kept in %s\n", r.cfg.Data); err != nil {
-			return fmt.Errorf("write summary: %w", err)
-		}
+		r.screen.say("data kept in " + r.cfg.Data)
 	}
-	return nil
-}
-
-func (d dropped) droppedWords() string {
-	if d.workers == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (%d workers dropped on the way; what they had not reported is not counted)", d.workers)
+	return r.screen.err
 }

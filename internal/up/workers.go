@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/postrider/postrider/internal/statusz"
 )
 
@@ -24,23 +26,23 @@ type worker interface {
 
 // fleet is the workers of one resource: what a Deployment is in a cluster.
 type fleet struct {
-	name  string
-	start func() (worker, error)
+	name string
+	// start makes a worker that counts in the registry, which is its own.
+	start func(registry *prometheus.Registry) (worker, error)
 	log   *slog.Logger
 
 	mu      sync.Mutex
 	workers []worker
+	counts  map[worker]*prometheus.Registry // of those whose Run has not returned
+	gone    totals                          // what the others counted
+	dropped int
 	running sync.WaitGroup
 	next    int // the worker to drop next
-	gone    dropped
 }
-
-// dropped is what the workers that were dropped had counted.
-type dropped struct{ published, applied, duplicates, workers int64 }
 
 // run starts n workers. They work until ctx ends.
 func (f *fleet) run(ctx context.Context, n int) error {
-	f.workers = make([]worker, n)
+	f.workers, f.counts = make([]worker, n), make(map[worker]*prometheus.Registry, n)
 	for i := range n {
 		if err := f.replace(ctx, i); err != nil {
 			return err
@@ -51,49 +53,41 @@ func (f *fleet) run(ctx context.Context, n int) error {
 
 // replace puts a new worker in a place.
 func (f *fleet) replace(ctx context.Context, place int) error {
-	w, err := f.start()
+	registry := prometheus.NewRegistry()
+	w, err := f.start(registry)
 	if err != nil {
 		return fmt.Errorf("start a worker of %s: %w", f.name, err)
 	}
 	f.mu.Lock()
-	f.workers[place] = w
+	f.workers[place], f.counts[w] = w, registry
 	f.mu.Unlock()
 	f.running.Go(func() {
 		if err := w.Run(ctx); err != nil && ctx.Err() == nil {
 			f.log.InfoContext(ctx, "Worker ended", "name", f.name, "err", err)
 		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.counts, w)
+		f.gone.add(registry)
 	})
 	return nil
 }
 
-// drop ends one worker as kill -9 would and starts another in its place, as a Deployment does.
-func (f *fleet) drop(ctx context.Context) error {
+// drop ends one worker as kill -9 would and starts another in its place, as a Deployment does. It returns false where
+// there is none.
+func (f *fleet) drop(ctx context.Context) (bool, error) {
 	f.mu.Lock()
 	if len(f.workers) == 0 {
 		f.mu.Unlock()
-		return nil
+		return false, nil
 	}
 	place := f.next % len(f.workers)
 	f.next++
+	f.dropped++
 	w := f.workers[place]
 	f.mu.Unlock()
-	r := f.report(ctx, w)
 	w.Kill()
-	f.mu.Lock()
-	f.gone.workers++
-	f.gone.count(r)
-	f.mu.Unlock()
-	return f.replace(ctx, place)
-}
-
-func (d *dropped) count(r statusz.Report) {
-	if r.Relay != nil {
-		d.published += r.Relay.PublishedTotal
-	}
-	if r.Consumer != nil {
-		d.applied += r.Consumer.AppliedTotal
-		d.duplicates += r.Consumer.DuplicatesTotal
-	}
+	return true, f.replace(ctx, place)
 }
 
 // wait returns when every worker has ended.
@@ -107,26 +101,24 @@ func (f *fleet) reports(ctx context.Context) []statusz.Report {
 	reports := make([]statusz.Report, len(workers))
 	var asked sync.WaitGroup
 	for i, w := range workers {
-		asked.Go(func() { reports[i] = f.report(ctx, w) })
+		asked.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+			defer cancel()
+			reports[i] = w.Report(ctx)
+		})
 	}
 	asked.Wait()
 	return reports
 }
 
-func (f *fleet) report(ctx context.Context, w worker) statusz.Report {
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
-	defer cancel()
-	return w.Report(ctx)
-}
-
 // totals is what all workers have counted, those that were dropped included.
-func (f *fleet) totals(ctx context.Context) dropped {
-	reports := f.reports(ctx)
+func (f *fleet) totals() totals {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	sum := f.gone
-	for _, r := range reports {
-		sum.count(r)
+	for _, registry := range f.counts {
+		sum.add(registry)
 	}
+	sum.dropped = f.dropped
 	return sum
 }
