@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/postgres"
@@ -19,7 +20,7 @@ func databaseConditions(err error) []statusz.Condition {
 		}
 	}
 	class, reason, _ := postgres.Classify(err)
-	text := postgres.SafeError(err)
+	text := strings.TrimPrefix(postgres.SafeError(err), string(reason)+": ") // which the condition says beside it
 	if isSchema(reason) {
 		return []statusz.Condition{
 			condition(databaseReachable, statusTrue, reasonReachable, ""),

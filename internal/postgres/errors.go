@@ -335,7 +335,7 @@ func advice(r Reason) string {
 	case ReasonAuthFailed:
 		return "the server refuses the user or password; check the credentials Secret"
 	case ReasonDatabaseMissing:
-		return "the database does not exist; check source.postgres.database"
+		return "the database does not exist; create it, or check postgres.database"
 	case ReasonSchemaMissing:
 		return "a schema, table or function does not exist; run `postrider schema apply`"
 	case ReasonSchemaInvalid:
@@ -345,7 +345,7 @@ func advice(r Reason) string {
 	case ReasonReadOnly:
 		return "only read-only servers were found; waiting for a writable one"
 	case ReasonDiskFull:
-		return "the database server's disk is full"
+		return "the database server's disk is full; free space on it"
 	case ReasonTooManyConnections:
 		return "the server has no free connection; lower maxConnections or replicas, or raise the server's limit"
 	default:

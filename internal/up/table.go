@@ -19,7 +19,7 @@ import (
 
 const (
 	// unknown is what a table shows of a number that nobody knows: never 0.
-	unknown = "<unknown>"
+	unknown = "?"
 	// none is what a table shows where nothing waits.
 	none = "-"
 
