@@ -84,15 +84,11 @@ func (s *session) ensureStream(
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, stateError("look up stream "+cfg.Stream, err)
 	case cfg.Topology != Declare || len(subjects) == 0:
-		return nil, missingStream(cfg.Stream, subjects)
-	}
-	replicas := 1
-	if s.nc.ConnectedClusterName() != "" {
-		replicas = wantReplicas
+		return nil, s.missingStream(cfg.Stream, subjects)
 	}
 	err = s.api(ctx, func(ctx context.Context) error {
 		_, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
-			Name: cfg.Stream, Subjects: subjects, Storage: jetstream.FileStorage, Replicas: replicas,
+			Name: cfg.Stream, Subjects: subjects, Storage: jetstream.FileStorage, Replicas: s.replicas(),
 			Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew,
 			Duplicates: duplicateWindow, AllowDirect: true,
 			Description: "made by Postrider; it never changes it",
@@ -112,8 +108,17 @@ func (s *session) ensureStream(
 	return info, nil
 }
 
+// replicas is how many copies of a stream we want: those that survive a broken server, and one where there is only one
+// server, which refuses more.
+func (s *session) replicas() int {
+	if s.nc.ConnectedClusterName() == "" {
+		return 1
+	}
+	return wantReplicas
+}
+
 // missingStream says how to make the stream.
-func missingStream(name string, subjects []string) error {
+func (s *session) missingStream(name string, subjects []string) error {
 	if len(subjects) == 0 {
 		subjects = []string{"<subjects>"}
 	}
@@ -121,7 +126,7 @@ func missingStream(name string, subjects []string) error {
 		Reason: broker.ReasonStreamMissing,
 		Detail: broker.Bounded(fmt.Sprintf("stream %s is missing: "+
 			`nats stream add %s --subjects "%s" --storage file --replicas %d --retention limits --discard new --defaults`,
-			name, name, strings.Join(subjects, ","), wantReplicas)),
+			name, name, strings.Join(subjects, ","), s.replicas())),
 	}
 }
 
@@ -153,7 +158,7 @@ func (p *Publisher) streamSubjects(ctx context.Context, s *session) ([]string, e
 	info, err := s.streamInfo(ctx, name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, missingStream(name, streamSubjects(p.cfg.Subject, p.cfg.Allowed))
+		return nil, s.missingStream(name, streamSubjects(p.cfg.Subject, p.cfg.Allowed))
 	case err != nil:
 		return nil, stateError("look up stream "+name, err)
 	}
@@ -170,7 +175,7 @@ func (p *Publisher) Check(ctx context.Context) ([]broker.Warning, error) {
 	info, err := s.streamInfo(ctx, name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, missingStream(name, streamSubjects(p.cfg.Subject, p.cfg.Allowed))
+		return nil, s.missingStream(name, streamSubjects(p.cfg.Subject, p.cfg.Allowed))
 	case err != nil:
 		return nil, stateError("look up stream "+name, err)
 	}
