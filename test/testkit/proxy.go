@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -50,6 +51,8 @@ type Faulty struct {
 	conns   map[*link]struct{}
 	lost    *lostAnswer
 	over    bool
+
+	taken [2]atomic.Int64 // bytes, by direction
 }
 
 // lostAnswer is an armed LoseAnswer.
@@ -160,6 +163,9 @@ func (p *Faulty) Connections() int {
 	defer p.mu.Unlock()
 	return len(p.conns)
 }
+
+// Taken is the number of bytes that were to flow in a direction so far, passed on or not.
+func (p *Faulty) Taken(d Direction) int64 { return p.taken[d].Load() }
 
 // change makes a change and wakes what waits for one.
 func (p *Faulty) change(f func()) {
@@ -279,7 +285,7 @@ func (p *Faulty) pump(l *link, d Direction) {
 	queue := make(chan chunk, proxyQueue)
 	p.wg.Go(func() {
 		defer close(queue)
-		p.read(l, from, queue)
+		p.read(l, d, from, queue)
 	})
 	for c := range queue {
 		if c.due != nil {
@@ -304,7 +310,7 @@ func (p *Faulty) pump(l *link, d Direction) {
 }
 
 // read puts what arrives into the queue, with the time it is due, and last an empty chunk when the peer has ended.
-func (p *Faulty) read(l *link, from net.Conn, queue chan<- chunk) {
+func (p *Faulty) read(l *link, d Direction, from net.Conn, queue chan<- chunk) {
 	for {
 		buffer := make([]byte, proxyBufferBytes)
 		n, err := from.Read(buffer)
@@ -315,6 +321,7 @@ func (p *Faulty) read(l *link, from net.Conn, queue chan<- chunk) {
 			}
 			return
 		}
+		p.taken[d].Add(int64(n))
 		c := chunk{bytes: buffer[:n]}
 		p.mu.Lock()
 		delay := p.delay
