@@ -77,6 +77,8 @@ const (
 	// leaseDuration is close to the shortest that a relay takes: what a dead relay held is free after it.
 	leaseDuration = 6 * time.Second
 	accounts      = 24
+	// duplicateWindow is as short as a stream takes it.
+	duplicateWindow = 100 * time.Millisecond
 )
 
 // bank is a shop whose books must balance: each committed sale of the source is one message, whose effect is one
@@ -111,7 +113,7 @@ func newBank(t *testing.T, o bankOptions) *bank {
 		account text NOT NULL, version bigint NOT NULL, amount bigint NOT NULL)`)
 	b.billing.Exec("GRANT INSERT ON ledger TO " + pgx.Identifier{b.billing.user}.Sanitize())
 	// The server forgets ids at once: what is sent twice is in the stream twice, as after a longer outage.
-	b.stream = b.broker.Stream(jetstream.StreamConfig{Duplicates: 100 * time.Millisecond})
+	b.stream = b.broker.Stream(jetstream.StreamConfig{Duplicates: duplicateWindow})
 	var err error
 	if b.writer, err = outbox.New(outbox.Config{Source: "bank", Schema: b.orders.Schema}); err != nil {
 		t.Fatal(err)
@@ -296,6 +298,16 @@ func (b *bank) stored() int {
 		b.t.Fatalf("looking at the stream: %v", err)
 	}
 	return int(stream.CachedInfo().State.Msgs)
+}
+
+// forgotten waits until the server has forgotten the ids of all messages, as after a longer outage: it would not store
+// another copy before.
+func (b *bank) forgotten() {
+	b.t.Helper()
+	testkit.Eventually(b.t, patience, "the server has forgotten the ids of its messages", func() bool {
+		stream, err := b.js.Stream(b.t.Context(), b.stream.Name)
+		return err == nil && time.Since(stream.CachedInfo().State.LastTime) > 3*duplicateWindow
+	})
 }
 
 // durable tells how far the consumer on the stream is.

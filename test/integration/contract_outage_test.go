@@ -77,6 +77,8 @@ func TestG1G2G5AServerThatIsKilledAndRestartedLosesNothing(t *testing.T) {
 				if err := server.Start(t.Context()); err != nil {
 					t.Fatalf("starting the server again: %v", err)
 				}
+				b.orders.Pool().Reset() // of connections that have ended
+				b.billing.Pool().Reset()
 				if err := <-traded; err != nil {
 					t.Fatalf("trading: %v", err)
 				}

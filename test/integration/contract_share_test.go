@@ -137,19 +137,27 @@ func TestG4AZombieThatWakesUpAfterItsLeaseRepeatsOldMessagesAndSettlesNothing(t 
 	zombie, _ := b.underWay(cfg, b.consumer)
 
 	broker.HalfOpen()
-	read := zombie.metric("postrider_outbox_claimed_messages_total")
-	b.sell(sale{account: "a", amount: 3}, sale{account: "b", amount: 4})
-	testkit.Eventually(t, patience, "the relay has read the rows", func() bool {
-		return zombie.metric("postrider_outbox_claimed_messages_total") > read
+	sent := broker.Taken(testkit.ToServer)
+	const size = 16 << 10
+	var old, later, last []sale
+	for i := range 8 {
+		account := fmt.Sprintf("stopped-%d", i)
+		old = append(old, sale{account: account, amount: 1, padding: size})
+		later, last = append(later, sale{account: account, amount: 2}), append(last, sale{account: account, amount: 3})
+	}
+	b.sell(old...)
+	testkit.Eventually(t, patience, "the relay has sent at least three messages to their last byte", func() bool {
+		return broker.Taken(testkit.ToServer) > sent+4*size
 	})
 	zombie.signal(syscall.SIGSTOP)
 	next := launch(t, commands.in(t), "relay", b.relay)
-	b.sell(sale{account: "a", amount: 5}, sale{account: "b", amount: 6})
+	b.sell(later...)
 	b.balanced()
+	b.forgotten()
 
 	broker.Resume()
 	zombie.signal(syscall.SIGCONT)
-	b.sell(sale{account: "a", amount: 7}, sale{account: "b", amount: 8})
+	b.sell(last...)
 	testkit.Eventually(t, patience, "the zombie has its share again", func() bool {
 		return slices.Equal(b.shares(), []int{2, 2})
 	})
