@@ -24,9 +24,19 @@ func (f *schemaFlags) asStep(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&f.step.config, "config", "", "take everything but the credentials from a worker's config file, "+
 		"and try until the tables are there: the step before a worker in a Pod")
-	flags.StringVar(&f.step.listen, "listen", ":8080", "with --config: address of /livez, /readyz, /statusz and /metrics")
+	flags.StringVar(
+		&f.step.listen,
+		"listen",
+		":8080",
+		"with --config: address of /livez, /readyz, /statusz and /metrics",
+	)
 	flags.StringVar(&f.step.logLevel, "log-level", "info", "with --config: debug, info, warn or error")
-	flags.BoolVar(&f.allowLoopback, "allow-loopback", false, "with --config: permit a database on this machine, as in tests")
+	flags.BoolVar(
+		&f.allowLoopback,
+		"allow-loopback",
+		false,
+		"with --config: permit a database on this machine, as in tests",
+	)
 	byFlags := command.RunE
 	command.RunE = func(command *cobra.Command, args []string) error {
 		if f.step.config == "" {
@@ -51,7 +61,14 @@ func (f *schemaFlags) runStep(command *cobra.Command, args []string) error {
 	}
 	log := telemetry.NewLogger(command.ErrOrStderr(), level)
 	if schema.Component(args[0]) == schema.Outbox {
-		return runStep(command.Context(), f, log, config.LoadRelay, config.Relay.SecretPaths, pipeline.NewRelayMigration)
+		return runStep(
+			command.Context(),
+			f,
+			log,
+			config.LoadRelay,
+			config.Relay.SecretPaths,
+			pipeline.NewRelayMigration,
+		)
 	}
 	return runStep(
 		command.Context(), f, log, config.LoadConsumer, config.Consumer.SecretPaths, pipeline.NewConsumerMigration,
@@ -80,7 +97,7 @@ func runStep[C any](
 		err = errors.New("ended before the tables were there")
 	}
 	if err != nil {
-		log.Error("Ended", "err", err, "exitCode", worker.ExitCode(err))
+		log.ErrorContext(ctx, "Ended", "err", err, "exitCode", worker.ExitCode(err))
 		return reported(worker.ExitCode(err), err)
 	}
 	return nil

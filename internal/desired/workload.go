@@ -218,7 +218,10 @@ func encode(cfg any) (string, error) {
 		return "", fmt.Errorf("encode the configuration: %w", err)
 	}
 	if file.Len() > maxConfigBytes {
-		return "", fmt.Errorf("the configuration has %d bytes, more than a ConfigMap holds: shorten the statements", file.Len())
+		return "", fmt.Errorf(
+			"the configuration has %d bytes, more than a ConfigMap holds: shorten the statements",
+			file.Len(),
+		)
 	}
 	return file.String(), nil
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	psa "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
 	"sigs.k8s.io/yaml"
 
 	"github.com/postrider/postrider/api/v1alpha1"
@@ -128,10 +130,14 @@ func TestWhatRollsThePods(t *testing.T) {
 			relay := base.DeepCopy()
 			change(&relay.Spec)
 			after := relayWorkload(t, relay)
-			if diff := cmp.Diff(text(t, before.Deployment.Spec.Template), text(t, after.Deployment.Spec.Template)); diff != "" {
+			if diff := cmp.Diff(
+				text(t, before.Deployment.Spec.Template),
+				text(t, after.Deployment.Spec.Template),
+			); diff != "" {
 				t.Errorf("the Pod template changed:\n%s", diff)
 			}
-			if name != "replicas" && before.ConfigMap.Data[desired.ConfigFile] == after.ConfigMap.Data[desired.ConfigFile] {
+			if name != "replicas" &&
+				before.ConfigMap.Data[desired.ConfigFile] == after.ConfigMap.Data[desired.ConfigFile] {
 				t.Error("no worker hears of it")
 			}
 		})
@@ -180,6 +186,54 @@ func TestNothingOfAUserIsInTheCommandLine(t *testing.T) {
 	}
 }
 
+// Every Pod is one that a namespace of level restricted takes, judged by the API server's own code.
+func TestPodsMeetPodSecurityRestricted(t *testing.T) {
+	t.Parallel()
+	checks, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	relay, consumer := full(t)
+	consumer.Spec.Inbox.SchemaPolicy = v1alpha1.SchemaPolicyManaged
+	consumer.Spec.Inbox.MigrationCredentialsSecretRef = &v1alpha1.SecretReference{Name: "owner"}
+	second, err := desired.ConsumerWorkload(consumer, desired.Settings{Image: image})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []desired.Workload{relayWorkload(t, relay), second} {
+		var pod corev1.PodTemplateSpec
+		if err := json.Unmarshal([]byte(text(t, w.Deployment.Spec.Template)), &pod); err != nil {
+			t.Fatal(err)
+		}
+		restricted := psa.LevelVersion{Level: psa.LevelRestricted, Version: psa.LatestVersion()}
+		for _, result := range checks.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec) {
+			if !result.Allowed {
+				t.Errorf("%s: %s: %s", *w.Deployment.Name, result.ForbiddenReason, result.ForbiddenDetail)
+			}
+		}
+		if *pod.Spec.AutomountServiceAccountToken || *w.ServiceAccount.AutomountServiceAccountToken {
+			t.Error("a token is mounted")
+		}
+		for _, c := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
+			if !*c.SecurityContext.ReadOnlyRootFilesystem || c.SecurityContext.RunAsUser != nil {
+				t.Errorf(
+					"container %s: %+v, want a read-only root file system and no fixed user",
+					c.Name,
+					c.SecurityContext,
+				)
+			}
+		}
+		for _, v := range pod.Spec.Volumes {
+			if v.Secret != nil && (!*v.Secret.Optional || len(v.Secret.Items) == 0) {
+				t.Errorf(
+					"volume %s: a missing Secret would keep the Pod from starting, or all its keys are mounted",
+					v.Name,
+				)
+			}
+		}
+	}
+}
+
 // Only the step that makes the tables has the owner's password, and that step has no broker's.
 func TestWhoSeesWhichSecret(t *testing.T) {
 	t.Parallel()
@@ -222,10 +276,20 @@ func TestResourcesOfAContainer(t *testing.T) {
 			v1alpha1.Resources{}, quantities("50m", "64Mi"), quantities("2", "192Mi"), "181193850",
 		},
 		"a small limit lowers the request": {
-			v1alpha1.Resources{Limits: quantities("20m", "32Mi")}, quantities("20m", "32Mi"), quantities("20m", "32Mi"), "30198960",
+			v1alpha1.Resources{
+				Limits: quantities("20m", "32Mi"),
+			},
+			quantities("20m", "32Mi"),
+			quantities("20m", "32Mi"),
+			"30198960",
 		},
 		"a large request raises the limit": {
-			v1alpha1.Resources{Requests: quantities("4", "1Gi")}, quantities("4", "1Gi"), quantities("4", "1Gi"), "966367620",
+			v1alpha1.Resources{
+				Requests: quantities("4", "1Gi"),
+			},
+			quantities("4", "1Gi"),
+			quantities("4", "1Gi"),
+			"966367620",
 		},
 		"both set are taken as they are": {
 			v1alpha1.Resources{Requests: quantities("1", "256Mi"), Limits: quantities("3", "512Mi")},
@@ -235,7 +299,11 @@ func TestResourcesOfAContainer(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			relay, _ := resources(t, "../../config/samples/orders-relay.yaml", "../../config/samples/billing-consumer.yaml")
+			relay, _ := resources(
+				t,
+				"../../config/samples/orders-relay.yaml",
+				"../../config/samples/billing-consumer.yaml",
+			)
 			relay.Spec.Workload.Resources = tc.given
 			worker := relayWorkload(t, relay).Deployment.Spec.Template.Spec.Containers[0]
 			if diff := cmp.Diff(text(t, tc.requests), text(t, *worker.Resources.Requests)); diff != "" {

@@ -55,8 +55,10 @@ func TestConditions(t *testing.T) {
 		"all is well": {
 			facts, both,
 			[]want{
-				{"Ready", "True", "Ready"}, {"ReferencesResolved", "True", "Resolved"},
-				{"WorkloadAvailable", "True", "Available"}, {"DeadLettersHealthy", "True", "WithinBounds"},
+				{"Ready", "True", "Ready"},
+				{"ReferencesResolved", "True", "Resolved"},
+				{"WorkloadAvailable", "True", "Available"},
+				{"DeadLettersHealthy", "True", "WithinBounds"},
 			},
 			[]string{"Reconciling", "Stalled", "NameConflict", "InsecureTransport"},
 		},
@@ -67,65 +69,97 @@ func TestConditions(t *testing.T) {
 		},
 		"a worker has not read the newest config": {
 			with(func(f *status.Facts) { f.Generation = 4 }), both,
-			[]want{{"Ready", "False", "Progressing"}, {"Reconciling", "True", "Progressing"}}, nil,
+			[]want{{"Ready", "False", "Progressing"}, {"Reconciling", "True", "Progressing"}},
+			nil,
 		},
 		"what stalls is said before all else": {
 			with(func(f *status.Facts) {
 				f.Stalled, f.Rollout = &status.Problem{Reason: "InvalidSpec", Message: "x"}, "1 of 2 workers"
 			}), both,
-			[]want{{"Ready", "False", "InvalidSpec"}, {"Stalled", "True", "InvalidSpec"}}, []string{"Reconciling"},
+			[]want{{"Ready", "False", "InvalidSpec"}, {"Stalled", "True", "InvalidSpec"}},
+			[]string{"Reconciling"},
 		},
 		"an object in the way is a condition of its own": {
 			with(func(f *status.Facts) { f.Conflict = "Deployment x" }), both,
-			[]want{{"NameConflict", "True", "InUse"}}, nil,
+			[]want{{"NameConflict", "True", "InUse"}},
+			nil,
 		},
 		"a table of another relay stalls": {
-			facts, []statusz.Report{relayReport(func(r *statusz.Report) {
-				r.Conditions = append(r.Conditions, statusz.Condition{Type: "TableInUse", Status: "True", Reason: "InUse"})
+			facts,
+			[]statusz.Report{relayReport(func(r *statusz.Report) {
+				r.Conditions = append(
+					r.Conditions,
+					statusz.Condition{Type: "TableInUse", Status: "True", Reason: "InUse"},
+				)
 			})},
-			[]want{{"Ready", "False", "TableInUse"}, {"Stalled", "True", "TableInUse"}}, nil,
+			[]want{{"Ready", "False", "TableInUse"}, {"Stalled", "True", "TableInUse"}},
+			nil,
 		},
 		"a pass that failed is repeated": {
 			with(func(f *status.Facts) { f.Failed = &status.Problem{Reason: "ReconcileError"} }), both,
-			[]want{{"Ready", "False", "ReconcileError"}, {"DatabaseReachable", "True", "Reachable"}}, []string{"Stalled"},
+			[]want{{"Ready", "False", "ReconcileError"}, {"DatabaseReachable", "True", "Reachable"}},
+			[]string{"Stalled"},
 		},
 		"a missing Secret is an unresolved reference": {
-			facts, []statusz.Report{relayReport(func(r *statusz.Report) {
-				r.Conditions[0] = statusz.Condition{Type: "DatabaseReachable", Status: "False", Reason: "SecretNotFound"}
+			facts,
+			[]statusz.Report{relayReport(func(r *statusz.Report) {
+				r.Conditions[0] = statusz.Condition{
+					Type:   "DatabaseReachable",
+					Status: "False",
+					Reason: "SecretNotFound",
+				}
 			})},
-			[]want{{"ReferencesResolved", "False", "SecretNotFound"}, {"Ready", "False", "SecretNotFound"}}, nil,
+			[]want{{"ReferencesResolved", "False", "SecretNotFound"}, {"Ready", "False", "SecretNotFound"}},
+			nil,
 		},
 		"reports that got too old are no knowledge": {
 			with(func(f *status.Facts) { f.Stale = true }), nil,
 			[]want{
-				{"Ready", "Unknown", "StatusStale"}, {"DatabaseReachable", "Unknown", "StatusStale"},
-				{"BacklogHealthy", "Unknown", "StatusStale"}, {"WorkloadAvailable", "True", "Available"},
-			}, nil,
+				{"Ready", "Unknown", "StatusStale"},
+				{"DatabaseReachable", "Unknown", "StatusStale"},
+				{"BacklogHealthy", "Unknown", "StatusStale"},
+				{"WorkloadAvailable", "True", "Available"},
+			},
+			nil,
 		},
 		"one silent worker leaves it unknown": {
 			with(func(f *status.Facts) { f.Silent = 1 }), both[:1],
-			[]want{{"Ready", "Unknown", "NotReported"}, {"DatabaseReachable", "True", "Reachable"}}, nil,
+			[]want{{"Ready", "Unknown", "NotReported"}, {"DatabaseReachable", "True", "Reachable"}},
+			nil,
 		},
 		"Pods that cannot start are named where nobody reports": {
-			with(func(f *status.Facts) { f.Ready, f.Waiting, f.Rollout = 0, "its image cannot be pulled", "0 of 2" }), nil,
-			[]want{{"Ready", "False", "Unavailable"}, {"WorkloadAvailable", "False", "Unavailable"}}, nil,
+			with(
+				func(f *status.Facts) { f.Ready, f.Waiting, f.Rollout = 0, "its image cannot be pulled", "0 of 2" },
+			),
+			nil,
+			[]want{{"Ready", "False", "Unavailable"}, {"WorkloadAvailable", "False", "Unavailable"}},
+			nil,
 		},
 		"scaled to nothing nobody knows": {
 			with(func(f *status.Facts) { f.Replicas, f.Ready = 0, 0 }), nil,
-			[]want{{"Ready", "Unknown", "NotReported"}, {"WorkloadAvailable", "True", "Available"}}, nil,
+			[]want{{"Ready", "Unknown", "NotReported"}, {"WorkloadAvailable", "True", "Available"}},
+			nil,
 		},
 		"the step before the workers says why they do not start": {
 			with(func(f *status.Facts) { f.Ready, f.Rollout = 0, "0 of 2" }),
 			[]statusz.Report{step(statusz.Condition{Type: "SchemaReady", Status: "False", Reason: "AuthFailed"})},
 			[]want{
-				{"SchemaReady", "False", "AuthFailed"}, {"BrokerReachable", "Unknown", "Starting"},
+				{"SchemaReady", "False", "AuthFailed"},
+				{"BrokerReachable", "Unknown", "Starting"},
 				{"Reconciling", "True", "Progressing"},
-			}, nil,
+			},
+			nil,
 		},
 		"a step that is at work hides nothing of the workers": {
 			with(func(f *status.Facts) { f.Rollout = "1 of 2" }),
-			append([]statusz.Report{step(statusz.Condition{Type: "SchemaReady", Status: "Unknown", Reason: "Starting"})}, both...),
-			[]want{{"Ready", "False", "Progressing"}, {"SchemaReady", "True", "Reachable"}, {"BrokerReachable", "True", "Reachable"}},
+			append(
+				[]statusz.Report{step(statusz.Condition{Type: "SchemaReady", Status: "Unknown", Reason: "Starting"})},
+				both...),
+			[]want{
+				{"Ready", "False", "Progressing"},
+				{"SchemaReady", "True", "Reachable"},
+				{"BrokerReachable", "True", "Reachable"},
+			},
 			nil,
 		},
 	}

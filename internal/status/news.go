@@ -161,6 +161,6 @@ func aged(was, is *metav1.Time, f Facts) bool {
 		}
 		return max(0, f.Now.Sub(t.Time))
 	}
-	shown, real := age(was), age(is)
-	return shown > 2*real+2*f.Interval || real > 2*shown+2*f.Interval
+	shown, actual := age(was), age(is)
+	return shown > 2*actual+2*f.Interval || actual > 2*shown+2*f.Interval
 }

@@ -14,7 +14,11 @@ import (
 const interval = 15 * time.Second
 
 // relaySeen is the status of a relay with one worker that reports so many messages, the oldest so old.
-func relaySeen(before v1alpha1.OutboxRelayStatus, at time.Time, change func(*statusz.Report)) v1alpha1.OutboxRelayStatus {
+func relaySeen(
+	before v1alpha1.OutboxRelayStatus,
+	at time.Time,
+	change func(*statusz.Report),
+) v1alpha1.OutboxRelayStatus {
 	report := relayReport(func(r *statusz.Report) {
 		r.Relay.HeldShards = []int16{0, 1, 2, 3}
 		r.ObservedTime = &at
@@ -51,23 +55,88 @@ func TestWhatIsNews(t *testing.T) {
 		last         func(*statusz.Report) // nil: as stored
 		news         bool
 	}{
-		"nothing moves":                            {messages(5, time.Minute, now), func(r *statusz.Report) { messages(5, time.Minute, now)(r) }, nil, false},
-		"a backlog grows by a tenth":               {messages(1000, time.Minute, now), messages(1100, time.Minute, later), nil, true},
-		"a backlog grows a little":                 {messages(1000, time.Minute, now), messages(1050, time.Minute+interval, later), nil, false},
-		"a little that comes to rest is written":   {messages(1000, time.Minute, now), messages(1050, time.Minute, now), messages(1050, time.Minute, now), true},
-		"a few messages pass through":              {rate(1), func(r *statusz.Report) { messages(3, time.Second, later)(r); rate(1)(r) }, nil, false},
-		"a few messages get old":                   {rate(1), func(r *statusz.Report) { messages(3, time.Minute, later)(r); rate(1)(r) }, nil, true},
-		"the oldest message moves on":              {messages(100, time.Minute, now), func(r *statusz.Report) { messages(100, time.Second, later)(r) }, nil, true},
-		"work begins":                              {rate(0), rate(1), nil, true},
-		"work ends":                                {rate(7), rate(0), nil, true},
-		"a rate moves within its noise":            {rate(100), rate(130), nil, false},
-		"a rate doubles":                           {rate(100), rate(200), nil, true},
-		"a retry begins":                           {nil, func(r *statusz.Report) { r.Relay.Backlog.Retrying = 1 }, nil, true},
-		"a message is with the broker":             {nil, func(r *statusz.Report) { r.Relay.Backlog.InFlight = 1 }, nil, false},
-		"a dead letter comes":                      {nil, func(r *statusz.Report) { r.Relay.DeadLetters.Open = 1 }, nil, true},
-		"a count is unknown, which is not 0":       {nil, func(r *statusz.Report) { r.Relay.DeadLetters = nil }, nil, true},
-		"the time of the last publish alone moves": {nil, func(r *statusz.Report) { r.Relay.LastPublishedTime = &later }, nil, false},
-		"a shard is lost":                          {nil, func(r *statusz.Report) { r.Relay.HeldShards = []int16{0, 1, 2} }, nil, true},
+		"nothing moves": {
+			messages(5, time.Minute, now),
+			func(r *statusz.Report) { messages(5, time.Minute, now)(r) },
+			nil,
+			false,
+		},
+		"a backlog grows by a tenth": {
+			messages(1000, time.Minute, now),
+			messages(1100, time.Minute, later),
+			nil,
+			true,
+		},
+		"a backlog grows a little": {
+			messages(1000, time.Minute, now),
+			messages(1050, time.Minute+interval, later),
+			nil,
+			false,
+		},
+		"a little that comes to rest is written": {
+			messages(1000, time.Minute, now),
+			messages(1050, time.Minute, now),
+			messages(1050, time.Minute, now),
+			true,
+		},
+		"a few messages pass through": {
+			rate(1),
+			func(r *statusz.Report) { messages(3, time.Second, later)(r); rate(1)(r) },
+			nil,
+			false,
+		},
+		"a few messages get old": {
+			rate(1),
+			func(r *statusz.Report) { messages(3, time.Minute, later)(r); rate(1)(r) },
+			nil,
+			true,
+		},
+		"the oldest message moves on": {
+			messages(100, time.Minute, now),
+			func(r *statusz.Report) { messages(100, time.Second, later)(r) },
+			nil,
+			true,
+		},
+		"work begins":                   {rate(0), rate(1), nil, true},
+		"work ends":                     {rate(7), rate(0), nil, true},
+		"a rate moves within its noise": {rate(100), rate(130), nil, false},
+		"a rate doubles":                {rate(100), rate(200), nil, true},
+		"a retry begins": {
+			nil,
+			func(r *statusz.Report) { r.Relay.Backlog.Retrying = 1 },
+			nil,
+			true,
+		},
+		"a message is with the broker": {
+			nil,
+			func(r *statusz.Report) { r.Relay.Backlog.InFlight = 1 },
+			nil,
+			false,
+		},
+		"a dead letter comes": {
+			nil,
+			func(r *statusz.Report) { r.Relay.DeadLetters.Open = 1 },
+			nil,
+			true,
+		},
+		"a count is unknown, which is not 0": {
+			nil,
+			func(r *statusz.Report) { r.Relay.DeadLetters = nil },
+			nil,
+			true,
+		},
+		"the time of the last publish alone moves": {
+			nil,
+			func(r *statusz.Report) { r.Relay.LastPublishedTime = &later },
+			nil,
+			false,
+		},
+		"a shard is lost": {
+			nil,
+			func(r *statusz.Report) { r.Relay.HeldShards = []int16{0, 1, 2} },
+			nil,
+			true,
+		},
 		"the broker goes": {nil, func(r *statusz.Report) {
 			r.Conditions[2] = statusz.Condition{Type: "BrokerReachable", Status: "False", Reason: "Unreachable"}
 		}, nil, true},
@@ -134,10 +203,13 @@ func TestConsumerNews(t *testing.T) {
 	t.Parallel()
 	perSecond := int64(100)
 	see := func(applied, lag int64, parked *int64) v1alpha1.InboxConsumerStatus {
-		return status.Consumer(v1alpha1.InboxConsumerStatus{}, status.Facts{Generation: 1, Replicas: 1, Ready: 1, Now: now},
+		return status.Consumer(
+			v1alpha1.InboxConsumerStatus{},
+			status.Facts{Generation: 1, Replicas: 1, Ready: 1, Now: now},
 			[]statusz.Report{{Generation: 1, Consumer: &statusz.Consumer{
 				AppliedTotal: applied, AppliedPerSec: &perSecond, Parked: parked, Lag: &statusz.Lag{Messages: lag},
-			}}})
+			}}},
+		)
 	}
 	one, none := int64(1), int64(0)
 	facts := status.Facts{Interval: interval, Now: now}

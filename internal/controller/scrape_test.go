@@ -1,0 +1,174 @@
+package controller
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/postrider/postrider/internal/statusz"
+)
+
+// scrapeOf asks a Pod whose worker answers as the handler does.
+func scrapeOf(t *testing.T, handler http.HandlerFunc) (statusz.Report, error) {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{Status: corev1.PodStatus{PodIP: host}}
+	return NewHTTPScraper(n).Report(t.Context(), pod)
+}
+
+func answer(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }
+}
+
+func TestScrapeReadsAReport(t *testing.T) {
+	t.Parallel()
+	want := statusz.Report{
+		Version: 1, Worker: "a", Namespace: "shop", Name: "orders", Generation: 3, RunPolicy: "Run",
+		Conditions: []statusz.Condition{{Type: "SchemaReady", Status: "True", Reason: "SchemaCurrent"}},
+	}
+	raw, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := scrapeOf(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/statusz" || r.Header.Get("Accept-Encoding") != "" {
+			w.WriteHeader(http.StatusTeapot)
+		}
+		_, _ = w.Write(raw)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
+	}
+}
+
+func TestScrapeUnderstandsItsNeighboursOnly(t *testing.T) {
+	t.Parallel()
+	for body, understood := range map[string]bool{
+		`{"version":1,"worker":"a"}`:                     true,
+		`{"version":2,"worker":"a","something":"newer"}`: true,
+		`{"version":3,"worker":"a"}`:                     false,
+		`{"version":0}`:                                  false,
+		`{}`:                                             false,
+		`{"version":1`:                                   false,
+		``:                                               false,
+	} {
+		if _, err := parseReport([]byte(body)); (err == nil) != understood {
+			t.Errorf("%s: error = %v, want understood %v", body, err, understood)
+		}
+	}
+}
+
+// Security T16: what answers in a Pod may be hostile.
+func TestScrapeRefuses(t *testing.T) {
+	t.Parallel()
+	var led atomic.Bool
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { led.Store(true) }))
+	t.Cleanup(elsewhere.Close)
+	cases := map[string]http.HandlerFunc{
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
+		},
+		"an error page": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"a report beyond its bound": answer(
+			`{"version":1,"worker":"` + strings.Repeat("x", statusz.MaxBytes) + `"}`),
+		"headers without end": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X", strings.Repeat("x", 1<<20))
+		},
+		"a body that never ends": func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				if _, err := w.Write([]byte(strings.Repeat(" ", 1<<10))); err != nil {
+					return
+				}
+			}
+		},
+		"no answer in time": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	}
+	for name, handler := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if r, err := scrapeOf(t, handler); err == nil {
+				t.Errorf("it was taken for a report: %+v", r)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		if led.Load() {
+			t.Error("the redirect was followed")
+		}
+	})
+}
+
+// One worker must not be able to make a status that the API server refuses.
+func TestReportsArePutIntoForm(t *testing.T) {
+	t.Parallel()
+	body := `{"version":1,"configError":"` + strings.Repeat("é", 600) + `","conditions":[
+		{"type":"Good","status":"True","reason":"Fine","message":"a\nb\u0000c\u001b[31m"},
+		{"type":"Bad","status":"Maybe","reason":"Fine"},
+		{"type":"Bad","status":"True","reason":"not a reason"},
+		{"type":"Bad","status":"True","reason":""},
+		{"type":"no type!","status":"True","reason":"Fine"}],
+		"relay":{"shards":4,"heldShards":[0,3,4,-1],"destination":"` + strings.Repeat("d", 400) + `",
+			"publishedTotal":-5,"publishedPerSecond":-1,"deadLetters":{"open":-1},
+			"backlog":{"messages":-7,"precision":"Exact","retrying":9223372036854775807}},
+		"consumer":{"source":"x\u0007","appliedTotal":-1,"parked":-1,"gaps":3,"lag":{"messages":-1}}}`
+	r, err := parseReport([]byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Conditions) != 1 || r.Conditions[0].Message != "a b c [31m" {
+		t.Errorf("conditions = %+v, want the good one without control characters", r.Conditions)
+	}
+	if len(r.ConfigError) > maxMessage || !strings.HasSuffix(r.ConfigError, "...") ||
+		strings.ContainsRune(r.ConfigError, '\uFFFD') {
+		t.Errorf("configError is not cut at a character: %d bytes", len(r.ConfigError))
+	}
+	if diff := cmp.Diff([]int16{0, 3}, r.Relay.HeldShards); diff != "" {
+		t.Errorf("held shards (-want +got):\n%s", diff)
+	}
+	if len(r.Relay.Destination) != maxPlace || r.Relay.PublishedTotal != 0 || r.Relay.PublishedPerSec != nil ||
+		r.Relay.DeadLetters != nil || r.Relay.Backlog.Messages != 0 || r.Relay.Backlog.Retrying != maxCount {
+		t.Errorf("relay = %+v, backlog %+v", r.Relay, r.Relay.Backlog)
+	}
+	if c := r.Consumer; c.Source != "x " || c.AppliedTotal != 0 || c.Parked != nil || *c.Gaps != 3 || c.Lag != nil {
+		t.Errorf("consumer = %+v", c)
+	}
+}
+
+func FuzzParseReport(f *testing.F) {
+	f.Add([]byte(`{"version":1,"conditions":[{"type":"A","status":"True","reason":"B"}],"relay":{"shards":2}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := parseReport(body)
+		if err != nil {
+			return
+		}
+		for _, c := range r.Conditions {
+			if !reasonForm.MatchString(c.Reason) || len(c.Message) > maxMessage {
+				t.Errorf("condition not in form: %+v", c)
+			}
+		}
+		if _, err := json.Marshal(r); err != nil && !errors.As(err, new(*json.MarshalerError)) {
+			t.Errorf("a report that cannot be written again: %v", err)
+		}
+	})
+}
