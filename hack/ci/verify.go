@@ -99,6 +99,11 @@ func (r *runner) generate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		err = r.sh(ctx, bin, "paths=./internal/controller/...",
+			"rbac:roleName=postrider-manager", "output:rbac:dir=config/rbac")
+		if err != nil {
+			return err
+		}
 	}
 	return r.sh(ctx, "go", "generate", "./...")
 }
