@@ -12,16 +12,14 @@ import (
 
 func TestUpWaitsForServersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
-	cases := map[string]struct{ policy, who string }{
-		"with tables that are only looked at": {policyVerify, ""},
-		"with tables that it makes":           {policyManaged, "as the migration user: "},
-	}
-	for name, tc := range cases {
+	for name, policy := range map[string]string{
+		"with tables that are only looked at": policyVerify, "with tables that it makes": policyManaged,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMarket(t)
-			m.policy = tc.policy
-			if tc.policy == policyVerify {
+			m.policy = policy
+			if policy == policyVerify {
 				m.makeTables()
 			}
 			m.makeStream()
@@ -29,7 +27,7 @@ func TestUpWaitsForServersThatDoNotAnswer(t *testing.T) {
 			m.nats.Cut()
 			u := m.up()
 
-			unreachable := "is not ready: Unreachable: " + tc.who + "no database server answers; " +
+			unreachable := "is not ready: Unreachable: no database server answers; " +
 				"check hosts, port and network; tried " + m.database.Addr()
 			u.says("outboxrelay/orders ", unreachable)
 			u.says("inboxconsumer/billing ", unreachable)
@@ -64,6 +62,24 @@ func TestUpRecoversFromAWrongPassword(t *testing.T) {
 	u.interrupt(m.password, m.db.Password)
 	u.saysOnce("outboxrelay/orders", refused)
 	u.saysOnce("inboxconsumer/billing", refused)
+}
+
+func TestUpRecoversFromAWrongPasswordOfTheTablesOwner(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.policy = policyManaged
+	m.makeStream()
+	owner := m.db.Ordinary()
+	m.db.Exec("GRANT CREATE ON SCHEMA " + m.db.Schema + " TO " + owner.User)
+	m.owner, m.ownerPassword = owner.User, "canary-owner"
+	u := m.up()
+
+	refused := "is not ready: AuthFailed: as their owner, the tables cannot be made: the server refuses the user or password"
+	u.says("outboxrelay/orders ", refused)
+	u.says("inboxconsumer/billing ", refused)
+	m.db.Exec("ALTER ROLE " + owner.User + " PASSWORD '" + m.ownerPassword + "'")
+	u.isReady()
+	u.interrupt(m.password, m.ownerPassword)
 }
 
 func TestUpRecoversFromMissingTables(t *testing.T) {

@@ -164,6 +164,9 @@ type market struct {
 	role     string      // the workers' user
 	password string      // what the Secret says of it
 	broker   *testkit.Broker
+
+	owner, ownerPassword string // of the tables, with policyManaged
+
 	stream   testkit.Stream
 	database *testkit.Faulty
 	nats     *testkit.Faulty
@@ -229,6 +232,7 @@ func newMarket(t *testing.T) *market {
 		stream:   testkit.Stream{Name: "ORDERS_" + db.Schema, Prefix: db.Schema},
 		nats:     testkit.Proxy(t, broker.Addr()), database: testkit.Proxy(t, db.Addr()), dir: t.TempDir(),
 	}
+	m.owner, m.ownerPassword = db.User, db.Password
 	m.setPassword(m.password)
 	return m
 }
@@ -264,7 +268,7 @@ func (m *market) write() {
 	inbox := strings.ReplaceAll(m.policy, ", ", "\n    ")
 	text := fmt.Sprintf(marketYAML, m.database.Host, m.database.Port, m.db.Database, m.db.Schema, m.policy,
 		net.JoinHostPort(m.nats.Host, fmt.Sprint(m.nats.Port)), m.stream.Name, m.stream.Subject("events"), inbox,
-		m.role, m.password, m.db.User, m.db.Password, m.topology)
+		m.role, m.password, m.owner, m.ownerPassword, m.topology)
 	if err := os.WriteFile(filepath.Join(m.dir, "shop.yaml"), []byte(text), 0o600); err != nil {
 		m.t.Fatal(err)
 	}

@@ -154,9 +154,6 @@ func newConsumerPart(
 		return nil, err
 	}
 	name := "consumer " + cfg.Resource.String()
-	if err = o.prepare(ctx); err != nil {
-		return nil, err
-	}
 	if p.pool, err = openPool(ctx, cfg.Inbox.Postgres, name, o); err != nil {
 		return nil, err
 	}
@@ -253,6 +250,9 @@ func (p *consumerPart) Report(ctx context.Context, r *statusz.Report) {
 	seen, conditions := p.loop.Report(ctx)
 	r.Consumer = &seen
 	for _, c := range conditions {
+		if c.Type == sourceReachable && c.Status == statusUnknown {
+			c = p.origin.condition(sourceReachable, c) // an idle consumer hears nothing for long
+		}
 		adopt(r, c)
 	}
 	warn(r, p.origin.warnings())

@@ -55,24 +55,40 @@ type migrationTarget struct {
 
 // NewRelayMigration returns the step before a relay. ownerDir holds the credentials of the tables' owner.
 func NewRelayMigration(cfg config.Relay, ownerDir string, o Options) *Migration[config.Relay] {
-	return newMigration(cfg, ownerDir, o, func(cfg config.Relay) migrationTarget {
-		return migrationTarget{
-			resource: cfg.Resource, runPolicy: cfg.RunPolicy, worker: cfg.Source, role: schema.RoleRelay,
-			names:   postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table},
-			options: schema.Options{Components: []schema.Component{schema.Outbox}, Shards: cfg.Outbox.Shards},
-		}
-	})
+	return newMigration(cfg, ownerDir, o, relayTarget)
 }
 
 // NewConsumerMigration returns the step before a consumer. ownerDir holds the credentials of the tables' owner.
 func NewConsumerMigration(cfg config.Consumer, ownerDir string, o Options) *Migration[config.Consumer] {
-	return newMigration(cfg, ownerDir, o, func(cfg config.Consumer) migrationTarget {
-		return migrationTarget{
-			resource: cfg.Resource, runPolicy: cfg.RunPolicy, worker: cfg.Inbox.Postgres, role: schema.RoleConsumer,
-			names:   postgres.Names{Schema: cfg.Inbox.Postgres.Schema},
-			options: schema.Options{Components: []schema.Component{schema.Inbox}},
-		}
-	})
+	return newMigration(cfg, ownerDir, o, consumerTarget)
+}
+
+func relayTarget(cfg config.Relay) migrationTarget {
+	return migrationTarget{
+		resource: cfg.Resource, runPolicy: cfg.RunPolicy, worker: cfg.Source, role: schema.RoleRelay,
+		names:   postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table},
+		options: schema.Options{Components: []schema.Component{schema.Outbox}, Shards: cfg.Outbox.Shards},
+	}
+}
+
+func consumerTarget(cfg config.Consumer) migrationTarget {
+	return migrationTarget{
+		resource: cfg.Resource, runPolicy: cfg.RunPolicy, worker: cfg.Inbox.Postgres, role: schema.RoleConsumer,
+		names:   postgres.Names{Schema: cfg.Inbox.Postgres.Schema},
+		options: schema.Options{Components: []schema.Component{schema.Inbox}},
+	}
+}
+
+// MakeRelayTables makes the tables of a relay, and gives its user the rights on them, over a connection of their
+// owner.
+func MakeRelayTables(ctx context.Context, conn *pgx.Conn, cfg config.Relay) error {
+	return relayTarget(cfg).create(ctx, conn)
+}
+
+// MakeConsumerTables makes the tables of a consumer, and gives its user the rights on them, over a connection of their
+// owner.
+func MakeConsumerTables(ctx context.Context, conn *pgx.Conn, cfg config.Consumer) error {
+	return consumerTarget(cfg).create(ctx, conn)
 }
 
 func newMigration[C any](cfg C, ownerDir string, o Options, target func(C) migrationTarget) *Migration[C] {
@@ -231,14 +247,14 @@ func (m *Migration[C]) Report(context.Context) statusz.Report {
 		return r
 	}
 	_, reason, _ := postgres.Classify(err)
-	text := "the tables cannot be made: " + postgres.SafeError(err)
+	text := "the tables cannot be made: " + safeText(err)
 	switch {
 	case isSchema(reason):
 		setCondition(&r, condition(schemaReady, statusFalse, string(reason), text))
 	case reason == postgres.ReasonAuthFailed || reason == postgres.ReasonCredentialsInvalid:
 		setCondition(&r, condition(schemaReady, statusFalse, databaseReason(reason), "as their owner, "+text))
 	default:
-		setCondition(&r, condition(databaseReachable, statusFalse, databaseReason(reason), postgres.SafeError(err)))
+		setCondition(&r, condition(databaseReachable, statusFalse, databaseReason(reason), safeText(err)))
 		setCondition(&r, condition(schemaReady, statusUnknown, databaseReason(reason), "the database cannot be asked"))
 	}
 	return r

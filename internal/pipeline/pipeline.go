@@ -9,7 +9,6 @@ package pipeline
 //go:generate go test . -run ^TestDocsListEveryMetric$ -update
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -44,9 +43,6 @@ type Options struct {
 	Steps Steps
 	// AllowLoopback permits servers on this machine, as `postrider up` and tests have them.
 	AllowLoopback bool
-	// Prepare makes the tables before they are looked at, as the init container of a Pod does with schemaPolicy Managed.
-	// Nil means that they are looked at only. It may be called again, and by several pipelines at once.
-	Prepare func(ctx context.Context) error
 	// Random spreads retries: a number in [0, 1). Nil means a good one.
 	Random func() float64
 }
@@ -66,17 +62,6 @@ func (o Options) complete() Options {
 		o.Random = rand.Float64
 	}
 	return o
-}
-
-// prepare makes the tables where that is asked for. The work is that of another user than the worker's.
-func (o Options) prepare(ctx context.Context) error {
-	if o.Prepare == nil {
-		return nil
-	}
-	if err := o.Prepare(ctx); err != nil {
-		return migrationTrouble(err)
-	}
-	return nil
 }
 
 // fixedResource says that a process runs for one resource.

@@ -111,9 +111,6 @@ func newRelayPart(
 		}
 	}()
 	name := "relay " + cfg.Resource.String()
-	if err = o.prepare(ctx); err != nil {
-		return nil, err
-	}
 	if p.pool, err = openPool(ctx, cfg.Source, name, o); err != nil {
 		return nil, err
 	}

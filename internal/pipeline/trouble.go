@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/postrider/postrider/internal/broker"
@@ -20,7 +19,7 @@ func databaseConditions(err error) []statusz.Condition {
 		}
 	}
 	class, reason, _ := postgres.Classify(err)
-	text := strings.TrimPrefix(postgres.SafeError(err), string(reason)+": ") // which the condition says beside it
+	text := safeText(err)
 	if isSchema(reason) {
 		return []statusz.Condition{
 			condition(databaseReachable, statusTrue, reasonReachable, ""),
@@ -36,22 +35,15 @@ func databaseConditions(err error) []statusz.Condition {
 	return []statusz.Condition{condition(databaseReachable, statusFalse, databaseReason(reason), text), unknown}
 }
 
+// safeText is what a condition says of an error beside its reason.
+func safeText(err error) string {
+	_, reason, _ := postgres.Classify(err)
+	return strings.TrimPrefix(postgres.SafeError(err), string(reason)+": ")
+}
+
 // databaseTrouble is why no part can be built on the database, told in words that are safe to show.
 func databaseTrouble(err error) *trouble {
 	return &trouble{conditions: databaseConditions(err), err: errors.New(postgres.SafeError(err))}
-}
-
-// migrationTrouble is why the tables could not be made, by the user that the migration credentials name.
-func migrationTrouble(err error) *trouble {
-	told := databaseTrouble(err)
-	for i := range told.conditions {
-		c := &told.conditions[i]
-		if c.Status == statusFalse {
-			*c = condition(c.Type, c.Status, c.Reason, "as the migration user: "+c.Message)
-		}
-	}
-	told.err = fmt.Errorf("as the migration user: %w", told.err)
-	return told
 }
 
 // isSchema says whether a reason is about the tables and not about the way to them.

@@ -5,117 +5,49 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/config"
-	"github.com/postrider/postrider/internal/desired"
-	"github.com/postrider/postrider/internal/postgres"
-	"github.com/postrider/postrider/internal/postgres/schema"
+	"github.com/postrider/postrider/internal/pipeline"
 )
-
-// tables are what one resource needs in a database.
-type tables struct {
-	worker  config.Postgres // whose user works on them
-	owner   config.Postgres // whose user makes them, with schemaPolicy Managed
-	managed bool
-	names   postgres.Names
-	options schema.Options
-	role    schema.Role
-}
-
-func (r *runner) relayTables(f *relayFleet) tables {
-	in := desired.Inputs{Root: r.rootOf("relay", f.resource.Namespace, f.resource.Name)}
-	owner, managed := desired.RelayMigration(&f.resource, in)
-	return tables{
-		worker: f.cfg.Source, owner: owner, managed: managed,
-		names:   postgres.Names{Schema: f.cfg.Source.Schema, Outbox: f.cfg.Outbox.Table},
-		options: schema.Options{Components: []schema.Component{schema.Outbox}, Shards: f.cfg.Outbox.Shards},
-		role:    schema.RoleRelay,
-	}
-}
-
-func (r *runner) consumerTables(f *consumerFleet) tables {
-	in := desired.Inputs{Root: r.rootOf("consumer", f.resource.Namespace, f.resource.Name)}
-	owner, managed := desired.ConsumerMigration(&f.resource, in)
-	return tables{
-		worker: f.cfg.Inbox.Postgres, owner: owner, managed: managed,
-		names:   postgres.Names{Schema: f.cfg.Inbox.Postgres.Schema},
-		options: schema.Options{Components: []schema.Component{schema.Inbox}},
-		role:    schema.RoleConsumer,
-	}
-}
 
 // prepareEmbedded makes the tables in the embedded databases, whatever the schemaPolicy, since these begin empty. Then
 // it runs the SQL of --init.
 func (r *runner) prepareEmbedded(ctx context.Context) error {
 	for i := range r.relays {
 		f := &r.relays[i]
-		if err := r.makeEmbedded(ctx, r.relayTables(f)); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+		err := r.inEmbedded(ctx, f.cfg.Source, func(conn *pgx.Conn) error {
+			return pipeline.MakeRelayTables(ctx, conn, f.cfg)
+		})
+		if err != nil {
+			return fmt.Errorf("make the tables of %s: %w", f.name, err)
 		}
 	}
 	for i := range r.inboxes {
 		f := &r.inboxes[i]
-		if err := r.makeEmbedded(ctx, r.consumerTables(f)); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+		err := r.inEmbedded(ctx, f.cfg.Inbox.Postgres, func(conn *pgx.Conn) error {
+			return pipeline.MakeConsumerTables(ctx, conn, f.cfg)
+		})
+		if err != nil {
+			return fmt.Errorf("make the tables of %s: %w", f.name, err)
 		}
 	}
 	return r.runInit(ctx)
 }
 
-func (r *runner) makeEmbedded(ctx context.Context, t tables) (err error) {
-	conn, err := r.ownerConn(ctx, t.worker.Database)
+// inEmbedded makes something in a schema of an embedded database, as its owner.
+func (r *runner) inEmbedded(ctx context.Context, pg config.Postgres, do func(*pgx.Conn) error) (err error) {
+	conn, err := r.ownerConn(ctx, pg.Database)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	create := "CREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{t.names.Schema}.Sanitize()
+	create := "CREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{pg.Schema}.Sanitize()
 	if _, err := conn.Exec(ctx, create); err != nil {
-		return fmt.Errorf("create schema %s in database %s: %w", t.names.Schema, t.worker.Database, err)
+		return fmt.Errorf("create schema %s: %w", pg.Schema, err)
 	}
-	if err := t.make(ctx, conn); err != nil {
-		return fmt.Errorf("make the tables in database %s: %w", t.worker.Database, err)
-	}
-	return nil
-}
-
-// migration returns what makes the tables in a real database, as the init container of a Pod does with schemaPolicy
-// Managed; nil with Verify, where they are only looked at.
-func (r *runner) migration(t tables) func(context.Context) error {
-	if !r.cfg.External || !t.managed {
-		return nil
-	}
-	return func(ctx context.Context) (err error) {
-		conn, err := postgres.Connect(ctx, t.owner, postgres.Options{
-			ApplicationName: "postrider schema", AllowLoopback: true,
-		})
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-		return t.make(ctx, conn)
-	}
-}
-
-// make makes the tables and gives the worker its rights on them.
-func (t *tables) make(ctx context.Context, conn *pgx.Conn) error {
-	if err := schema.Apply(ctx, conn, t.names, t.options); err != nil {
-		return err
-	}
-	user, err := os.ReadFile(filepath.Join(t.worker.CredentialsDir, v1alpha1.KeyUsername))
-	if err != nil {
-		return fmt.Errorf("read the worker's user: %w", err)
-	}
-	for _, statement := range schema.Grants(t.names, t.role, strings.TrimSpace(string(user))) {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("grant the worker its rights: %w", err)
-		}
-	}
-	return nil
+	return do(conn)
 }
 
 // runInit runs the SQL files as the owner of their database.

@@ -17,8 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/desired"
@@ -141,7 +139,7 @@ func (r *runner) build() error {
 		v.consumers = append(v.consumers, *consumer.InboxConsumer)
 	}
 	for _, relay := range set.Relays {
-		in := desired.Inputs{Root: r.rootOf("relay", relay.Namespace, relay.Name)}
+		in := desired.Inputs{Root: r.rootOf(kindRelay, relay.Namespace, relay.Name)}
 		if err := set.WriteFiles(relay.Namespace, desired.RelayReferences(relay.OutboxRelay), in.Root); err != nil {
 			return err
 		}
@@ -154,7 +152,7 @@ func (r *runner) build() error {
 		r.relays = append(r.relays, relayFleet{resource: *relay.OutboxRelay, cfg: cfg, fleet: f})
 	}
 	for _, consumer := range set.Consumers {
-		in := desired.Inputs{Root: r.rootOf("consumer", consumer.Namespace, consumer.Name)}
+		in := desired.Inputs{Root: r.rootOf(kindConsumer, consumer.Namespace, consumer.Name)}
 		refs := desired.ConsumerReferences(consumer.InboxConsumer)
 		if err := set.WriteFiles(consumer.Namespace, refs, in.Root); err != nil {
 			return err
@@ -198,22 +196,14 @@ func (r *runner) work(ctx context.Context) error {
 func (r *runner) startWorkers(ctx context.Context) error {
 	for i := range r.relays {
 		f := &r.relays[i]
-		options := r.options(f.name, r.migration(r.relayTables(f)))
-		f.start = func(registry *prometheus.Registry) (worker, error) {
-			options.Registry = registry
-			return pipeline.NewRelay(f.cfg, options)
-		}
+		f.start = func(o pipeline.Options) (worker, error) { return r.newRelay(f, o) }
 		if err := f.run(ctx, int(replicasOf(f.resource.Spec.Replicas))); err != nil {
 			return err
 		}
 	}
 	for i := range r.inboxes {
 		f := &r.inboxes[i]
-		options := r.options(f.name, r.migration(r.consumerTables(f)))
-		f.start = func(registry *prometheus.Registry) (worker, error) {
-			options.Registry = registry
-			return pipeline.NewConsumer(f.cfg, options)
-		}
+		f.start = func(o pipeline.Options) (worker, error) { return r.newConsumer(f, o) }
 		if err := f.run(ctx, int(replicasOf(f.resource.Spec.Replicas))); err != nil {
 			return err
 		}
@@ -221,8 +211,33 @@ func (r *runner) startWorkers(ctx context.Context) error {
 	return nil
 }
 
-func (r *runner) options(name string, prepare func(context.Context) error) pipeline.Options {
-	return pipeline.Options{Log: r.cfg.Log.With("name", name), AllowLoopback: true, Prepare: prepare}
+// newRelay makes a worker as a Pod is made: with schemaPolicy Managed after a step that makes the tables. In embedded
+// databases they are there.
+func (r *runner) newRelay(f *relayFleet, o pipeline.Options) (worker, error) {
+	w, err := pipeline.NewRelay(f.cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	in := desired.Inputs{Root: r.rootOf(kindRelay, f.resource.Namespace, f.resource.Name)}
+	owner, managed := desired.RelayMigration(&f.resource, in)
+	if !managed || !r.cfg.External {
+		return w, nil
+	}
+	return &staged{step: pipeline.NewRelayMigration(f.cfg, owner.CredentialsDir, o), worker: w}, nil
+}
+
+// newConsumer makes a worker as newRelay does.
+func (r *runner) newConsumer(f *consumerFleet, o pipeline.Options) (worker, error) {
+	w, err := pipeline.NewConsumer(f.cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	in := desired.Inputs{Root: r.rootOf(kindConsumer, f.resource.Namespace, f.resource.Name)}
+	owner, managed := desired.ConsumerMigration(&f.resource, in)
+	if !managed || !r.cfg.External {
+		return w, nil
+	}
+	return &staged{step: pipeline.NewConsumerMigration(f.cfg, owner.CredentialsDir, o), worker: w}, nil
 }
 
 func replicasOf(n *int32) int32 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/postrider/postrider/internal/pipeline"
 	"github.com/postrider/postrider/internal/statusz"
 )
 
@@ -24,11 +25,41 @@ type worker interface {
 	Kill()
 }
 
+// staged is a worker with the step before it, as a Pod has them.
+type staged struct {
+	step interface {
+		worker
+		Done() bool
+	}
+	worker
+}
+
+// Run implements worker.
+func (s *staged) Run(ctx context.Context) error {
+	if err := s.step.Run(ctx); err != nil {
+		return err
+	}
+	return s.worker.Run(ctx)
+}
+
+// Report implements worker.
+func (s *staged) Report(ctx context.Context) statusz.Report {
+	if !s.step.Done() {
+		return s.step.Report(ctx)
+	}
+	return s.worker.Report(ctx)
+}
+
+// Kill implements worker.
+func (s *staged) Kill() {
+	s.step.Kill()
+	s.worker.Kill()
+}
+
 // fleet is the workers of one resource: what a Deployment is in a cluster.
 type fleet struct {
-	name string
-	// start makes a worker that counts in the registry, which is its own.
-	start func(registry *prometheus.Registry) (worker, error)
+	name  string
+	start func(pipeline.Options) (worker, error)
 	log   *slog.Logger
 
 	mu      sync.Mutex
@@ -54,7 +85,7 @@ func (f *fleet) run(ctx context.Context, n int) error {
 // replace puts a new worker in a place.
 func (f *fleet) replace(ctx context.Context, place int) error {
 	registry := prometheus.NewRegistry()
-	w, err := f.start(registry)
+	w, err := f.start(pipeline.Options{Log: f.log.With("name", f.name), Registry: registry, AllowLoopback: true})
 	if err != nil {
 		return fmt.Errorf("start a worker of %s: %w", f.name, err)
 	}
