@@ -100,6 +100,12 @@ func TestConditions(t *testing.T) {
 			[]want{{"Ready", "False", "ReconcileError"}, {"DatabaseReachable", "True", "Reachable"}},
 			[]string{"Stalled"},
 		},
+		"what the step before a worker knows counts before what it does not": {
+			facts,
+			[]statusz.Report{step(statusz.Condition{Type: "SchemaReady", Status: "False", Reason: "AuthFailed"})},
+			[]want{{"Ready", "False", "AuthFailed"}, {"DatabaseReachable", "Unknown", "Starting"}},
+			nil,
+		},
 		"a missing Secret is an unresolved reference": {
 			facts,
 			[]statusz.Report{relayReport(func(r *statusz.Report) {

@@ -276,7 +276,7 @@ func ready(f Facts, reports []statusz.Report, parts, warnings []metav1.Condition
 		c.Reason, c.Message = p.Reason, p.Message
 		return c
 	}
-	for _, p := range parts {
+	for _, p := range certainFirst(parts) {
 		if p.Type == v1alpha1.ConditionWorkloadAvailable && f.Rollout != "" && f.Waiting == "" {
 			break // what is under way says more than a number
 		}
@@ -305,6 +305,24 @@ func ready(f Facts, reports []statusz.Report, parts, warnings []metav1.Condition
 		}
 	}
 	return c
+}
+
+// certainFirst puts what is known to be wrong before what is not known: a step before a worker speaks of little else.
+// That workers are not ready stays last: it is a consequence.
+func certainFirst(parts []metav1.Condition) []metav1.Condition {
+	rank := func(c metav1.Condition) int {
+		switch {
+		case c.Type == v1alpha1.ConditionWorkloadAvailable:
+			return 2
+		case c.Status == metav1.ConditionFalse:
+			return 0
+		default:
+			return 1
+		}
+	}
+	parts = slices.Clone(parts)
+	slices.SortStableFunc(parts, func(a, b metav1.Condition) int { return rank(a) - rank(b) })
+	return parts
 }
 
 // blocking returns what makes a resource not ready, whatever its workers reach.

@@ -151,18 +151,23 @@ func (v *view) title(o metav1.Object) string {
 func (v *view) trouble() []string {
 	var lines []string
 	say := func(title, database string, conditions []metav1.Condition) {
+		ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
+		if ready == nil {
+			return
+		}
+		message := words(ready)
+		switch {
+		case message == "":
+		case ready.Status != metav1.ConditionTrue:
+			message += v.hint(ready, database)
+			lines = append(lines, fmt.Sprintf("%s is not ready: %s: %s", title, ready.Reason, message))
+		default: // paused, drained
+			lines = append(lines, title+": "+message)
+		}
 		for i := range conditions {
 			c := &conditions[i]
-			message := strings.TrimPrefix(c.Message, c.Reason+": ")
-			switch {
-			case message == "" || v.standsToReason(c):
-			case c.Type == v1alpha1.ConditionReady && c.Status != metav1.ConditionTrue:
-				lines = append(lines, fmt.Sprintf("%s is not ready: %s: %s%s", title, c.Reason, message, v.hint(c, database)))
-			case c.Type == v1alpha1.ConditionReady && c.Reason != v1alpha1.ReasonReady:
-				lines = append(lines, fmt.Sprintf("%s: %s", title, message)) // paused, drained
-			case c.Type == v1alpha1.ConditionDeadLettersHealthy && c.Status == metav1.ConditionFalse,
-				c.Type != v1alpha1.ConditionReady && c.Status == metav1.ConditionTrue:
-				lines = append(lines, fmt.Sprintf("%s: warning: %s: %s", title, c.Type, message))
+			if warns(c) && c.Message != ready.Message && !v.standsToReason(c) {
+				lines = append(lines, fmt.Sprintf("%s: warning: %s: %s", title, c.Type, words(c)))
 			}
 		}
 	}
@@ -175,6 +180,23 @@ func (v *view) trouble() []string {
 		say(kindConsumer+"/"+v.title(c), c.Spec.Inbox.Postgres.Database, c.Status.Conditions)
 	}
 	return lines
+}
+
+// words are a condition's, without the reason that stands beside them.
+func words(c *metav1.Condition) string { return strings.TrimPrefix(c.Message, c.Reason+": ") }
+
+// warns says whether a condition tells of something that may hurt later.
+func warns(c *metav1.Condition) bool {
+	switch c.Type {
+	case v1alpha1.ConditionDeadLettersHealthy, v1alpha1.ConditionBacklogHealthy:
+		return c.Status == metav1.ConditionFalse
+	case v1alpha1.ConditionInsecureTransport, v1alpha1.ConditionTableInUse, v1alpha1.ConditionConsumerNameInUse,
+		v1alpha1.ConditionRetryingAmbiguous, v1alpha1.ConditionDeadLetterUnavailable,
+		v1alpha1.ConditionTargetMayDiscard:
+		return c.Status == metav1.ConditionTrue
+	default:
+		return false
+	}
 }
 
 // standsToReason says whether a warning is about the embedded servers, of which the start told, and not about the
