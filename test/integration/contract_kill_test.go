@@ -163,6 +163,11 @@ func TestG2ARelayKilledAfterPublishingAndBeforeTheConfirmationHasPublishedNothin
 	broker.Swallow(testkit.ToClient)
 	b.sell(sale{account: "a", amount: 3}, sale{account: "a", amount: 4}, sale{account: "b", amount: 5})
 	testkit.Eventually(t, patience, "the broker has a message", func() bool { return b.stored() > 2 })
+	testkit.Eventually(t, patience, "the relay no longer waits and says so", func() bool {
+		state, _ := relay.condition("BrokerReachable")
+		return strings.HasPrefix(state, "False ") &&
+			relay.metric(`postrider_outbox_publish_results_total{broker="nats",outcome="unknown"}`) > 0
+	})
 	b.kill9(relay, b.orders)
 	if got := b.published(); got != 2 {
 		t.Fatalf("%d rows are published at the kill, want the 2 that were confirmed", got)
