@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -94,7 +95,7 @@ func decode[T any](t *testing.T, manifests []byte, kind string, do func(T)) {
 	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifests)))
 	for {
 		raw, err := documents.Read()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
