@@ -15,12 +15,12 @@ ENV CGO_ENABLED=0
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath \
     -ldflags "-s -w -X github.com/postrider/postrider/internal/telemetry.version=${VERSION}" \
-    -o /out/ ./cmd/relay ./cmd/consumer ./cmd/postrider
+    -o /out/ ./cmd/manager ./cmd/relay ./cmd/consumer ./cmd/postrider
 
 # Nothing but static binaries and the certificate authorities of the build image.
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
-COPY --from=build /out/relay /out/consumer /out/postrider /usr/local/bin/
+COPY --from=build /out/manager /out/relay /out/consumer /out/postrider /usr/local/bin/
 # A number, so that runAsNonRoot can be checked before the container starts.
 USER 65532:65532
 ENTRYPOINT ["/usr/local/bin/postrider"]
