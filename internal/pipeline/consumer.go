@@ -189,8 +189,8 @@ func (p *consumerPart) receiverConfig() nats.ReceiverConfig {
 }
 
 // startSequence is where a durable that has to be made begins.
-func (p *consumerPart) startSequence(ctx context.Context) (uint64, bool, error) {
-	finished, err := p.store.Finished(ctx, p.cfg.NATS.Stream)
+func (p *consumerPart) startSequence(ctx context.Context, stream string) (uint64, bool, error) {
+	finished, err := p.store.Finished(ctx, stream)
 	if err != nil {
 		return 0, false, err
 	}
@@ -213,19 +213,19 @@ func (p *consumerPart) Run(ctx context.Context) error {
 func (p *consumerPart) noteFinished(ctx context.Context) {
 	tick := time.NewTicker(finishPeriod)
 	defer tick.Stop()
-	noted := uint64(0)
+	notedOf, noted := "", uint64(0)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		finished, err := p.receiver.Finished(ctx)
-		if err != nil || finished == noted {
+		stream, finished, err := p.receiver.Finished(ctx)
+		if err != nil || (stream == notedOf && finished == noted) {
 			continue // the loop tells what is wrong with the broker
 		}
-		if err := p.store.Finish(ctx, p.cfg.NATS.Stream, finished); err == nil {
-			noted = finished
+		if err := p.store.Finish(ctx, stream, finished); err == nil {
+			notedOf, noted = stream, finished
 		}
 	}
 }

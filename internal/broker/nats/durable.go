@@ -33,7 +33,7 @@ func (r *Receiver) ensureDurable(ctx context.Context, s *session) (durable, erro
 	}
 	info, err := r.consumerInfo(ctx, s)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		info, err = r.createDurable(ctx, s, stream.State.LastSeq)
+		info, err = r.createDurable(ctx, s, stream)
 	}
 	if err != nil {
 		return durable{}, stateError("look up durable "+r.cfg.Durable, err)
@@ -61,7 +61,9 @@ func (r *Receiver) consumerInfo(ctx context.Context, s *session) (*jetstream.Con
 }
 
 // createDurable makes the durable strictly: one that has come up meanwhile is not changed.
-func (r *Receiver) createDurable(ctx context.Context, s *session, last uint64) (*jetstream.ConsumerInfo, error) {
+func (r *Receiver) createDurable(
+	ctx context.Context, s *session, stream *jetstream.StreamInfo,
+) (*jetstream.ConsumerInfo, error) {
 	cfg := jetstream.ConsumerConfig{
 		Durable:        r.cfg.Durable,
 		FilterSubjects: r.cfg.FilterSubjects,
@@ -74,7 +76,7 @@ func (r *Receiver) createDurable(ctx context.Context, s *session, last uint64) (
 		Description:    "made by Postrider; it never changes it",
 	}
 	if r.cfg.StartSequence != nil {
-		start, known, err := r.cfg.StartSequence(ctx)
+		start, known, err := r.cfg.StartSequence(ctx, incarnation(stream))
 		if err != nil {
 			return nil, &broker.Error{
 				Reason: broker.ReasonNotSent,
@@ -86,8 +88,8 @@ func (r *Receiver) createDurable(ctx context.Context, s *session, last uint64) (
 			r.note(broker.WarnConsumerLost, "durable "+r.cfg.Durable+
 				" was missing at the broker and is made again from the stored position")
 		}
-		// A position beyond the stream's end is another stream's: this one was made again, and starting there would skip.
-		if known && start <= last+1 {
+		// A position beyond the stream's end is of what it held before it was restored: starting there would skip.
+		if known && start <= stream.State.LastSeq+1 {
 			cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, max(start, 1)
 		}
 	}

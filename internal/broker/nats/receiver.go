@@ -32,8 +32,8 @@ type ReceiverConfig struct {
 	// Prefetch, so that one process does not leave the others without.
 	MaxAckPending int
 	// StartSequence returns the first sequence to deliver when the durable has to be made, and false where nothing was
-	// read before. It runs outside of Receive.
-	StartSequence func(ctx context.Context) (uint64, bool, error)
+	// read before of this incarnation of the stream, as Finished names it. It runs outside of Receive.
+	StartSequence func(ctx context.Context, stream string) (uint64, bool, error)
 	// Heartbeat is how often the broker shows that it still knows our request. Defaults to 5s.
 	Heartbeat time.Duration
 	// StallTimeout is how long nothing may come while the broker holds messages for us. Defaults to 30s.

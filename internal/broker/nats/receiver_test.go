@@ -135,7 +135,7 @@ func TestDeletedDurableIsMadeAgainFromTheStoredPosition(t *testing.T) {
 	var position atomic.Uint64 // what a consumer's database holds
 	r := newReceiver(t, s.conn, ReceiverConfig{
 		Durable: "d", Prefetch: 100,
-		StartSequence: func(context.Context) (uint64, bool, error) {
+		StartSequence: func(context.Context, string) (uint64, bool, error) {
 			p := position.Load()
 			return p, p > 0, nil
 		},
@@ -166,10 +166,48 @@ func TestStoredPositionOfAnotherStreamSkipsNothing(t *testing.T) {
 	t.Parallel()
 	s := newSource(t, jetstream.StreamConfig{}, 3)
 	r := newReceiver(t, s.conn, ReceiverConfig{
-		Durable: "d", StartSequence: func(context.Context) (uint64, bool, error) { return 1000, true, nil },
+		Durable: "d", StartSequence: func(context.Context, string) (uint64, bool, error) { return 1000, true, nil },
 	})
 	if got := receive(t, r, 3); got[0].Sequence != 1 {
 		t.Errorf("begins at %d", got[0].Sequence)
+	}
+}
+
+func TestStoredPositionOfAStreamThatWasMadeAgainSkipsNothing(t *testing.T) {
+	t.Parallel()
+	s := newSource(t, jetstream.StreamConfig{}, 5)
+	noted := make(map[string]uint64) // what a consumer's database holds
+	cfg := ReceiverConfig{
+		Durable: "d", StartSequence: func(_ context.Context, stream string) (uint64, bool, error) {
+			p, known := noted[stream]
+			return p + 1, known, nil
+		},
+	}
+	old := newReceiver(t, s.conn, cfg)
+	ackAll(t, receive(t, old, 5))
+	testkit.Eventually(t, 10*time.Second, "the acknowledgements count", func() bool {
+		stream, finished, err := old.Finished(t.Context())
+		noted[stream] = finished
+		return err == nil && finished == 5
+	})
+	closeWithin(t, old.Close)
+	s.deleteDurable(t, "d")
+	same := newReceiver(t, s.conn, cfg)
+	quiet(t, same, 500*time.Millisecond, "it is finished, and the stream is the same")
+	closeWithin(t, same.Close)
+
+	if err := s.js.DeleteStream(t.Context(), s.Stream.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: s.Stream.Name, Subjects: []string{s.Subject(">")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.add(t, 8) // longer by now than the old one was
+	got := receive(t, newReceiver(t, s.conn, cfg), 8)
+	if got[0].Sequence != 1 {
+		t.Errorf("begins at %d, so that what comes before it is never handled", got[0].Sequence)
 	}
 }
 
@@ -178,7 +216,7 @@ func TestStoredPositionThatCannotBeRead(t *testing.T) {
 	s := newSource(t, jetstream.StreamConfig{}, 3)
 	var up atomic.Bool
 	r := newReceiver(t, s.conn, ReceiverConfig{
-		Durable: "d", StartSequence: func(context.Context) (uint64, bool, error) {
+		Durable: "d", StartSequence: func(context.Context, string) (uint64, bool, error) {
 			if !up.Load() {
 				return 0, false, errors.New("database is down")
 			}
