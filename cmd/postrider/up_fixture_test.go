@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -79,6 +80,42 @@ func startUp(t *testing.T, args ...string) *upRun {
 	t.Cleanup(func() {
 		cancel()
 		<-u.ended
+		if t.Failed() {
+			t.Logf("postrider up wrote:\n%s%s", &u.out, &u.errs)
+		}
+	})
+	return u
+}
+
+// startProgram runs `postrider up` as a process of its own, with its temporary files in a folder of the test.
+func startProgram(t *testing.T, temporary string, args ...string) *upRun {
+	t.Helper()
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &upRun{t: t, ended: make(chan struct{})}
+	cmd := exec.Command(own, append([]string{"up"}, args...)...) // ends when it is asked to, below
+	cmd.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+temporary)
+	cmd.Stdout, cmd.Stderr = &u.out, &u.errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	u.cancel = func() { _ = cmd.Process.Signal(os.Interrupt) } // it may have ended
+	go func() {
+		defer close(u.ended)
+		_ = cmd.Wait() // the exit code says it
+		u.code = cmd.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() {
+		u.cancel()
+		select {
+		case <-u.ended:
+		case <-time.After(drainPatience):
+			t.Error("it had to be killed")
+			_ = cmd.Process.Kill() // the next line shows whether that worked
+			<-u.ended
+		}
 		if t.Failed() {
 			t.Logf("postrider up wrote:\n%s%s", &u.out, &u.errs)
 		}

@@ -162,7 +162,7 @@ func (r *runner) announce(p *plan, e Endpoints) error {
 	for _, notice := range p.notices {
 		b.WriteString(notice + "\n")
 	}
-	b.WriteString("Ctrl-C drains and ends.\n")
+	b.WriteString("Ctrl-C drains and ends.")
 	r.screen.say(b.String())
 	return r.screen.err
 }
