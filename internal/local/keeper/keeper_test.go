@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -202,6 +203,61 @@ func TestKeeperTellsThatTheServerEnded(t *testing.T) {
 	if running(pid) {
 		t.Error("it runs")
 	}
+}
+
+func TestKeeperStartsAServerAgainThatWasLost(t *testing.T) {
+	t.Parallel()
+	spec := scripted(t, sayReady+sleepOn)
+	k := launch(t, spec)
+	for range 3 {
+		pid := mustStart(t, k)
+		if err := k.Err(); err != nil {
+			t.Fatalf("Err() = %v of a server that runs", err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-k.Lost():
+		case <-time.After(soon):
+			t.Fatal("nobody noticed")
+		}
+		if err := k.Err(); err == nil || errors.Is(err, keeper.ErrGone) {
+			t.Errorf("Err() = %v, want the server's end", err)
+		}
+	}
+}
+
+func TestKeeperThatIsKilledSaysThatItIsGone(t *testing.T) {
+	t.Parallel()
+	spec := scripted(t, `echo $PPID > keeper; `+sayReady+sleepOn)
+	k, err := keeper.Launch(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, k)
+	content, err := os.ReadFile(filepath.Join(spec.Dir, "keeper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-k.Lost():
+	case <-time.After(soon):
+		t.Fatal("nobody noticed")
+	}
+	for _, err := range []error{k.Err(), func() error { _, err := k.Start(t.Context()); return err }()} {
+		if !errors.Is(err, keeper.ErrGone) {
+			t.Errorf("error = %v, want ErrGone", err)
+		}
+	}
+	closeKeeper(t, k)
 }
 
 func TestKeeperRequestThatIsGivenUp(t *testing.T) {

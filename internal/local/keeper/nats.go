@@ -6,18 +6,16 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/logger"
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-const (
-	// natsReadyTimeout is how long an embedded NATS may take until it serves.
-	natsReadyTimeout = 30 * time.Second
-	// natsLookPeriod is how often an embedded NATS is looked at.
-	natsLookPeriod = 500 * time.Millisecond
-)
+// natsReadyTimeout is how long an embedded NATS may take until it serves.
+const natsReadyTimeout = 30 * time.Second
 
 // NATSConfig is the file an embedded NATS server is started with.
 type NATSConfig struct {
@@ -65,7 +63,10 @@ func serveNATS(args []string) error {
 	if err != nil {
 		return fmt.Errorf("making the server: %w", err)
 	}
-	s.ConfigureLogger()
+	log := &natsLog{
+		Logger: logger.NewStdLogger(true, false, false, false, true), broken: make(chan string, 1),
+	}
+	s.SetLoggerV2(log, false, false, false)
 	s.Start()
 	if !s.ReadyForConnections(natsReadyTimeout) || !s.JetStreamEnabled() {
 		return errors.New("the server did not come up")
@@ -73,25 +74,33 @@ func serveNATS(args []string) error {
 	if err := os.WriteFile(cfg.Ready, fmt.Appendf(nil, "%d\nready\n", os.Getpid()), 0o600); err != nil {
 		return fmt.Errorf("saying that the server is ready: %w", err)
 	}
-	err = watchNATS(s, terminate)
+	select {
+	case <-terminate:
+	case reason := <-log.broken:
+		err = fmt.Errorf("the server cannot write any more: %s", reason)
+	}
 	s.Shutdown()
 	s.WaitForShutdown()
 	return err
 }
 
-// watchNATS waits until the server is asked to end, or has given JetStream up, as it does when its disk is full. It
-// would never take it up again, and it serves nothing else here.
-func watchNATS(s *server.Server, terminate <-chan os.Signal) error {
-	look := time.NewTicker(natsLookPeriod)
-	defer look.Stop()
-	for {
+// natsLog is the server's log. It notices when the server has given a stream, or all, up because it could not write, as
+// it does on a full disk: it never takes them up again by itself, and only its log tells.
+type natsLog struct {
+	*logger.Logger
+	broken chan string
+}
+
+// Errorf implements server.Logger.
+func (l *natsLog) Errorf(format string, args ...any) {
+	l.Logger.Errorf(format, args...)
+	for _, words := range []string{"ritical write error", "will be DISABLED"} {
+		if !strings.Contains(format, words) {
+			continue
+		}
 		select {
-		case <-terminate:
-			return nil
-		case <-look.C:
-			if !s.JetStreamEnabled() {
-				return errors.New("the server gave JetStream up")
-			}
+		case l.broken <- fmt.Sprintf(format, args...):
+		default: // it was noticed before
 		}
 	}
 }
