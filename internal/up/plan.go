@@ -1,7 +1,6 @@
 package up
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -210,33 +209,55 @@ func asSubject(pattern string) string {
 	return strings.Join(tokens, ".")
 }
 
-// covering returns the subjects without those that another one covers: a stream refuses subjects that overlap. A
-// stream that nobody names a subject of takes those under its own name.
+// covering returns subjects that cover all and overlap nowhere, since a stream refuses overlaps. A stream that nobody
+// names a subject of takes those under its own name.
 func covering(subjects []string, name string) []string {
 	if len(subjects) == 0 {
 		return []string{name + ".>"}
 	}
-	subjects = slices.Compact(slices.SortedFunc(slices.Values(subjects), cmp.Compare[string]))
 	var out []string
-	for i, s := range subjects {
-		covered := slices.ContainsFunc(subjects, func(other string) bool { return other != s && covers(other, s) })
-		if !covered {
-			out = append(out, subjects[i])
+	for _, s := range subjects {
+		for {
+			i := slices.IndexFunc(out, func(other string) bool { return overlap(other, s) })
+			if i < 0 {
+				break
+			}
+			s = join(out[i], s) // which may overlap others now
+			out = slices.Delete(out, i, i+1)
 		}
+		out = append(out, s)
 	}
+	slices.Sort(out)
 	return out
 }
 
-// covers says whether every subject that b stands for is one that a stands for.
-func covers(a, b string) bool {
+// overlap says whether there is a subject that both stand for.
+func overlap(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i, t := range as {
-		if t == ">" {
-			return len(bs) > i
-		}
-		if i >= len(bs) || bs[i] == ">" || (t != "*" && t != bs[i]) {
+	for i := range min(len(as), len(bs)) {
+		switch {
+		case as[i] == ">" || bs[i] == ">":
+			return true
+		case as[i] != bs[i] && as[i] != "*" && bs[i] != "*":
 			return false
 		}
 	}
 	return len(as) == len(bs)
+}
+
+// join returns the narrowest subject that stands for all that two overlapping ones do.
+func join(a, b string) string {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	var out []string
+	for i := range min(len(as), len(bs)) {
+		switch {
+		case as[i] == bs[i]:
+			out = append(out, as[i])
+		case as[i] == ">" || bs[i] == ">":
+			return strings.Join(append(out, ">"), ".")
+		default:
+			out = append(out, "*")
+		}
+	}
+	return strings.Join(out, ".")
 }

@@ -167,7 +167,11 @@ func (v *view) trouble() []string {
 		for i := range conditions {
 			c := &conditions[i]
 			if warns(c) && c.Message != ready.Message && !v.standsToReason(c) {
-				lines = append(lines, fmt.Sprintf("%s: warning: %s: %s", title, c.Type, words(c)))
+				name := c.Type
+				if c.Status == metav1.ConditionFalse {
+					name = c.Reason // the type says what should be
+				}
+				lines = append(lines, fmt.Sprintf("%s: warning: %s: %s", title, name, words(c)))
 			}
 		}
 	}
