@@ -110,7 +110,7 @@ func TestUpLeavesNothingBehindAfterCtrlC(t *testing.T) {
 	out := e.out.String()
 	for _, want := range []string{
 		"\noutboxrelay/orders: 3 published\n", "\ninboxconsumer/billing: 3 applied, 0 duplicates without effect\n",
-		"\ndata kept in " + e.data + "\n",
+		"\ndata in " + e.data + "\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("it did not say %q", want)

@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -28,42 +30,84 @@ const (
 	// source is the shop's name in its messages.
 	source = "shop"
 
+	orders      = 10_000
+	writers     = 8
+	openFor     = 28 * time.Second
+	rollbackPct = 5
+
 	startPatience = 3 * time.Minute // the first start fetches PostgreSQL
-	drainPatience = 90 * time.Second
+	drainPatience = 2 * time.Minute
 	stopPatience  = 45 * time.Second
+	poll          = 500 * time.Millisecond
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Stdout)
+	out := &shared{out: os.Stdout}
+	err := run(ctx, out)
+	if ctx.Err() != nil {
+		err = errors.New("interrupted; what was started has ended, and its files are removed")
+	}
 	stop()
 	if err != nil {
-		_, _ = fmt.Fprintf(os.Stdout, "NOT OK: %v\n", err)
+		_, _ = fmt.Fprintf(out, "NOT OK: %v\n", err)
 		os.Exit(1)
 	}
 }
 
+// shared is an output that programs and we write to, a piece at a time. It is no terminal, so that `postrider up` writes
+// lines: a table that is redrawn in place bears no lines of others between.
+type shared struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.Write(p)
+}
+
 // run does everything. What it starts it ends, whatever happens.
 func run(ctx context.Context, out io.Writer) (err error) {
+	if err := goToRoot(ctx); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "postrider-quickstart-")
 	if err != nil {
 		return fmt.Errorf("make a folder: %w", err)
 	}
+	d := &demo{out: out, dir: dir, postrider: filepath.Join(dir, "postrider"), data: filepath.Join(dir, "data")}
 	defer func() {
-		if err != nil {
-			_, _ = fmt.Fprintf(out, "what happened is in %s\n", filepath.Join(dir, "workers.log"))
+		if err != nil && ctx.Err() == nil {
+			_, _ = fmt.Fprintf(out, "what happened is in %s, its data beside it\n", d.log())
 			return
 		}
-		err = os.RemoveAll(dir)
+		err = errors.Join(err, os.RemoveAll(dir))
 	}()
-	if err := os.Chmod(dir, 0o755); err != nil {
+	if err := os.Chmod(dir, 0o755); err != nil { // where we are root, PostgreSQL runs as another user
 		return fmt.Errorf("open up the folder: %w", err)
 	}
-	d := &demo{out: out, dir: dir, postrider: filepath.Join(dir, "postrider"), data: filepath.Join(dir, "data")}
+	_, _ = fmt.Fprintln(out, "building postrider")
 	if err := d.command(ctx, "go", "build", "-o", d.postrider, "./cmd/postrider").Run(); err != nil {
 		return fmt.Errorf("build postrider: %w", err)
 	}
 	return d.run(ctx)
+}
+
+// goToRoot makes the repository's root the working folder, from which all paths here count.
+func goToRoot(ctx context.Context) error {
+	file, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return fmt.Errorf("find the repository: %w", err)
+	}
+	if err := os.Chdir(filepath.Dir(strings.TrimSpace(string(file)))); err != nil {
+		return fmt.Errorf("find the repository: %w", err)
+	}
+	if _, err := os.Stat(samples); err != nil {
+		return fmt.Errorf("run this within Postrider's repository: %w", err)
+	}
+	return nil
 }
 
 type demo struct {
@@ -75,17 +119,23 @@ type demo struct {
 	ended     chan error
 }
 
+// log is the file with the workers' logs.
+func (d *demo) log() string { return filepath.Join(d.dir, "workers.log") }
+
+func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format+"\n", args...) }
+
 func (d *demo) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = d.out, os.Stderr
+	cmd.Stdout, cmd.Stderr = d.out, d.out
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = stopPatience
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches it through us, once
 	return cmd
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.start(ctx); err != nil {
-		return err
+		return errors.Join(err, d.stop())
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 
@@ -93,7 +143,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintln(d.out, "\npostrider verify:")
+	d.say("\n$ postrider verify -f %s --data DATA --effects ledger:order_id:version:entry", samples)
 	verify := d.command(ctx, d.postrider, "verify", "-f", samples, "--data", d.data,
 		"--effects", "ledger:order_id:version:entry")
 	if err := verify.Run(); err != nil {
@@ -102,29 +152,23 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.stop(); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(
-		d.out,
-		"OK: %d orders, %d messages committed (%d transactions rolled back), each published and "+
-			"applied once in order; ledger sum %d as expected\n",
-		totals.Orders,
-		totals.Messages,
-		totals.RolledBack,
-		totals.Ledger,
-	)
-	return err
+	d.say("OK: %d orders, %d messages committed (%d transactions rolled back), each published and applied once, in order; "+
+		"the ledger sums up to %d as expected", totals.Orders, totals.Messages, totals.RolledBack, totals.Ledger)
+	return nil
 }
 
-// start runs `postrider up` and waits for its servers.
+// start runs `postrider up` and waits until everything is made.
 func (d *demo) start(ctx context.Context) error {
+	d.say("$ postrider up -f %s", samples)
 	d.up = d.command(ctx, d.postrider, "up", "-f", samples, "--data", d.data,
 		"--init", "orders=internal/shop/orders.sql", "--init", "billing=internal/shop/billing.sql",
-		"--drop-every", "12s", "--log", filepath.Join(d.dir, "workers.log"))
-	d.up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches it through us, so that it drains
+		"--drop-every", "7s", "--drop-count", "2", "--log", d.log())
 	if err := d.up.Start(); err != nil {
+		d.up = nil
 		return fmt.Errorf("start postrider up: %w", err)
 	}
 	d.ended = make(chan error, 1)
-	go func() { d.ended <- d.up.Wait() }()
+	go func(cmd *exec.Cmd) { d.ended <- cmd.Wait() }(d.up)
 	return d.until(ctx, startPatience, "postrider up to start", func() bool {
 		_, err := up.ReadEndpoints(d.data)
 		return err == nil
@@ -135,15 +179,18 @@ func (d *demo) start(ctx context.Context) error {
 func (d *demo) until(ctx context.Context, patience time.Duration, what string, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	ticker := time.NewTicker(200 * time.Millisecond)
+	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for !done() {
 		select {
 		case err := <-d.ended:
-			d.ended <- err
+			d.up = nil
 			return fmt.Errorf("postrider up ended early: %w", err)
 		case <-ctx.Done():
-			return fmt.Errorf("waited %s for %s: %w", patience, what, ctx.Err())
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("waited %s for %s", patience, what)
+			}
+			return ctx.Err()
 		case <-ticker.C:
 		}
 	}
@@ -171,41 +218,41 @@ func (d *demo) stop() error {
 
 // business drives the shop and waits until everything has had its effect.
 func (d *demo) business(ctx context.Context) (shop.Totals, error) {
-	orders, billing, err := d.databases(ctx)
+	ordersDB, billing, err := d.databases(ctx)
 	if err != nil {
 		return shop.Totals{}, err
 	}
-	defer orders.Close()
+	defer ordersDB.Close()
 	defer billing.Close()
-	if err := d.until(ctx, startPatience, "the outbox table", func() bool {
-		_, err := orders.Exec(ctx, "SELECT FROM message_outbox, customer_order LIMIT 1")
-		return err == nil
-	}); err != nil {
-		return shop.Totals{}, err
-	}
 	writer, err := outbox.New(outbox.Config{Source: source})
 	if err != nil {
 		return shop.Totals{}, err
 	}
 	s := shop.New(shop.Config{
-		Orders: 10_000, Writers: 8, Duration: 28 * time.Second, RollbackPercent: 5, Seed: uint64(time.Now().UnixNano()),
-	}, orders, writer)
-	_, _ = fmt.Fprintln(d.out, "the shop opens: 10000 orders over half a minute, from 8 writers")
+		Orders: orders, Writers: writers, Duration: openFor, RollbackPercent: rollbackPct,
+		Seed: uint64(time.Now().UnixNano()),
+	}, ordersDB, writer)
+	d.say("the shop opens: %d orders over half a minute, from %d writers; 1 in %d transactions is rolled back",
+		orders, writers, 100/rollbackPct)
 	totals, err := s.Drive(ctx)
 	if err != nil {
 		return totals, err
 	}
-	_, _ = fmt.Fprintf(d.out, "the shop has closed: %d orders, %d messages\n", totals.Orders, totals.Messages)
+	d.say("the shop has closed: %d orders, %d messages; the last ones wait until the leases of dropped workers end",
+		totals.Orders, totals.Messages)
 	var ledger shop.Ledger
 	err = d.until(ctx, drainPatience, "the ledger to be complete", func() bool {
 		ledger, err = shop.ReadLedger(ctx, billing)
 		return err == nil && ledger.Entries >= totals.Messages
 	})
-	return totals, errors.Join(err, totals.Check(ledger))
+	if err != nil {
+		return totals, err
+	}
+	return totals, totals.Check(ledger)
 }
 
 // databases opens both databases as their owners, as the services' own sessions.
-func (d *demo) databases(ctx context.Context) (orders, billing *pgxpool.Pool, err error) {
+func (d *demo) databases(ctx context.Context) (ordersDB, billing *pgxpool.Pool, err error) {
 	endpoints, err := up.ReadEndpoints(d.data)
 	if err != nil {
 		return nil, nil, err
@@ -218,11 +265,11 @@ func (d *demo) databases(ctx context.Context) (orders, billing *pgxpool.Pool, er
 	if err != nil {
 		return nil, nil, err
 	}
-	if orders, err = openAs(ctx, set, endpoints, "orders", "orders-db-owner"); err != nil {
+	if ordersDB, err = openAs(ctx, set, endpoints, "orders", "orders-db-owner"); err != nil {
 		return nil, nil, err
 	}
 	billing, err = openAs(ctx, set, endpoints, "billing", "billing-db-owner")
-	return orders, billing, err
+	return ordersDB, billing, err
 }
 
 func openAs(ctx context.Context, set *manifest.Set, e up.Endpoints, database, secret string) (*pgxpool.Pool, error) {
@@ -235,11 +282,8 @@ func openAs(ctx context.Context, set *manifest.Set, e up.Endpoints, database, se
 		if err != nil {
 			return nil, fmt.Errorf("settings of database %s: %w", database, err)
 		}
-		cfg.ConnConfig.User, cfg.ConnConfig.Password = string(
-			s.Data["username"].Reveal(),
-		), string(
-			s.Data["password"].Reveal(),
-		)
+		cfg.ConnConfig.User = string(s.Data["username"].Reveal())
+		cfg.ConnConfig.Password = string(s.Data["password"].Reveal())
 		cfg.MaxConns = 8
 		return pgxpool.NewWithConfig(ctx, cfg)
 	}

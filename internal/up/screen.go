@@ -26,7 +26,8 @@ type screen struct {
 	drawn  int // lines of the table that stands on the terminal
 	rows   []string
 	told   map[string]time.Time // when a trouble was last there
-	lastAt time.Time
+	lastAt time.Time            // when rows were written
+	last   *view
 	err    error
 }
 
@@ -42,6 +43,7 @@ func (s *screen) draw(v *view) error {
 	if s.size != nil {
 		return s.redraw(v)
 	}
+	s.last = v
 	s.lines(v)
 	return s.err
 }
@@ -121,12 +123,23 @@ func (s *screen) say(line string) {
 	s.write(b.String())
 }
 
-// keep leaves the table where it stands: what follows is written below it, over the ^C that the terminal may show.
-func (s *screen) keep() {
+// keep leaves the table where it stands, or writes it where lines were written until now. What follows stands below it,
+// over the ^C that a terminal may show.
+func (s *screen) keep() error {
 	s.drawn = 0
 	if s.size != nil {
 		s.write("\r")
+		return s.err
 	}
+	if s.last == nil {
+		return s.err
+	}
+	var table bytes.Buffer
+	if err := s.last.writeTable(&table); err != nil {
+		return err
+	}
+	s.write("\n" + table.String() + "\n")
+	return s.err
 }
 
 func (s *screen) write(text string) {

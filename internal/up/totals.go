@@ -59,14 +59,19 @@ func label(m *dto.Metric, name string) string {
 	return ""
 }
 
-// droppedWords tells of the workers that were dropped on the way.
+// droppedWords tells of the workers that were dropped on the way. What such a worker committed last it could not count,
+// which shows as duplicates of others.
 func (t *totals) droppedWords() string {
-	switch t.dropped {
-	case 0:
+	if t.dropped == 0 {
 		return ""
-	case 1:
-		return " (1 worker was dropped on the way)"
-	default:
-		return fmt.Sprintf(" (%d workers were dropped on the way)", t.dropped)
 	}
+	return fmt.Sprintf(" (%s dropped on the way; what was in flight there is not counted)", plural(t.dropped, "worker"))
+}
+
+// plural writes a number with its noun.
+func plural[N int | int64](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -186,7 +186,7 @@ func (r *runner) work(ctx context.Context) error {
 	}
 	ended := context.WithoutCancel(ctx)
 	stop()
-	r.screen.keep()
+	err = errors.Join(err, r.screen.keep())
 	if err == nil {
 		r.screen.say("draining: what is in flight is finished, leases are given back")
 	}
@@ -384,11 +384,11 @@ func (r *runner) summary() error {
 	}
 	for i := range r.inboxes {
 		t := r.inboxes[i].totals()
-		r.screen.say(fmt.Sprintf("%s: %d applied, %d duplicates without effect%s",
-			r.inboxes[i].name, t.applied, t.duplicates, t.droppedWords()))
+		r.screen.say(fmt.Sprintf("%s: %d applied, %s without effect%s",
+			r.inboxes[i].name, t.applied, plural(t.duplicates, "duplicate"), t.droppedWords()))
 	}
 	if r.cfg.Data != "" && !r.cfg.External {
-		r.screen.say("data kept in " + r.cfg.Data)
+		r.screen.say("data in " + r.cfg.Data)
 	}
 	return r.screen.err
 }

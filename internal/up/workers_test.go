@@ -105,7 +105,7 @@ func TestTotalsKeepWhatEveryWorkerCounted(t *testing.T) {
 		if got := f.totals(); got != want {
 			t.Errorf("totals after the end = %+v, want %+v: draining counts too", got, want)
 		}
-		if got := want.droppedWords(); got != " (3 workers were dropped on the way)" {
+		if got := want.droppedWords(); got != " (3 workers dropped on the way; what was in flight there is not counted)" {
 			t.Errorf("words = %q", got)
 		}
 	})
