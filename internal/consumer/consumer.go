@@ -24,6 +24,8 @@ import (
 const (
 	// ownerLease is how long a consumer name stays taken after the last heartbeat.
 	ownerLease = 30 * time.Second
+	// apartAfter is after how many failures in a row it is found out whether one message is the cause.
+	apartAfter = 5
 	// againPatience is how many times a transaction may be run again before that is reported.
 	againPatience = 10
 	// openTimeout bounds the look at the tables and the handler's statements.

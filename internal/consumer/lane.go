@@ -69,7 +69,8 @@ func (l *lane) run(soft, hard context.Context) {
 	defer l.steps.Done(l.name)
 	failures := 0
 	for soft.Err() == nil {
-		batch, wait, pause := l.next()
+		apart := failures >= apartAfter
+		batch, wait, pause := l.next(apart)
 		if len(batch) == 0 {
 			if l.draining() && l.empty() {
 				return
@@ -78,7 +79,7 @@ func (l *lane) run(soft, hard context.Context) {
 			l.rest(soft, pause)
 			continue
 		}
-		err := l.handle(hard, batch, wait)
+		err := l.handle(hard, batch, wait, apart)
 		if err == nil {
 			failures = 0
 			continue
@@ -100,11 +101,12 @@ func (l *lane) rest(soft context.Context, pause time.Duration) {
 }
 
 // next picks a batch: the queue's messages in order, without those whose key another process holds. A key that has been
-// waited for too long gets a batch of its own, which waits for it. Without a batch it says when to look again.
-func (l *lane) next() (batch []*entry, wait bool, pause time.Duration) {
+// waited for too long gets a batch of its own, which waits for it. With apart it takes the first message of each key only,
+// so that many of one key leave room for others. Without a batch it says when to look again.
+func (l *lane) next(apart bool) (batch []*entry, wait bool, pause time.Duration) {
 	now := l.now()
 	for h, w := range l.waiting {
-		if now.Sub(w.since) < waitAfter || now.Before(w.next) {
+		if apart || now.Sub(w.since) < waitAfter || now.Before(w.next) {
 			continue
 		}
 		if batch = l.pick(func(it *verdict.Item) bool { return it.Keyed && it.Key == h }); len(batch) > 0 {
@@ -112,9 +114,19 @@ func (l *lane) next() (batch []*entry, wait bool, pause time.Duration) {
 		}
 		delete(l.waiting, h)
 	}
+	var taken map[verdict.Hash]bool
+	if apart {
+		taken = make(map[verdict.Hash]bool)
+	}
 	batch = l.pick(func(it *verdict.Item) bool {
 		w := l.waiting[it.Key]
-		return !it.Keyed || w == nil || !now.Before(w.next)
+		if it.Keyed && (taken[it.Key] || (w != nil && now.Before(w.next))) {
+			return false
+		}
+		if apart && it.Keyed {
+			taken[it.Key] = true
+		}
+		return true
 	})
 	pause = idleStep
 	for _, w := range l.waiting {
@@ -143,10 +155,10 @@ func (l *lane) pick(wanted func(*verdict.Item) bool) []*entry {
 }
 
 // handle runs one batch and tells the broker what is durable.
-func (l *lane) handle(hard context.Context, batch []*entry, wait bool) error {
+func (l *lane) handle(hard context.Context, batch []*entry, wait, apart bool) error {
 	cfg := l.cfg()
 	job := l.job(cfg)
-	job.Wait = wait
+	job.Wait, job.Apart = wait, apart
 	items := make([]*verdict.Item, len(batch))
 	for i, e := range batch {
 		items[i] = e.item

@@ -109,6 +109,52 @@ func TestAFailureWithoutAWitnessCountsNoAttempt(t *testing.T) {
 	}
 }
 
+// An error that says nothing of the message is tried again with everything else first. One that always comes with the
+// same message must not stop the others for ever, however many of its key are in front of them.
+func TestABlamelessErrorOfOneMessageDoesNotStopItsLane(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]string{
+		"a serialization failure that a function raises": "40001",
+		"an internal error of the server":                "XX000",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.refuse("poison-1")
+			s.Exec(`UPDATE refused SET state = $1`, state)
+			w := s.start(func(o *options) { o.config.Lanes, o.config.MaxBatch = 1, 50 })
+			var events []event
+			for v := range 60 {
+				events = append(events, ev("poison", int64(v+1)))
+			}
+			for k := range 20 {
+				events = append(events, ev(fmt.Sprintf("k%d", k), 1))
+			}
+			s.publish(events...)
+			s.acked(80, w)
+
+			if got := s.countEffects(); got != 20 {
+				t.Errorf("effects = %d, want 20", got)
+			}
+			testkit.Eventually(t, patience, "the message was tried again", func() bool {
+				return testkit.Value[int64](
+					s.DB,
+					`SELECT count(*) FROM message_parked WHERE event_id = 'poison-1' AND last_failed_at > first_failed_at`,
+				) == 1
+			})
+			s.publish(ev("later", 1))
+			s.applied(21)
+			s.accept()
+			s.applied(81)
+			s.once()
+			s.tidy()
+			if dead := s.failures(); len(dead) > 0 {
+				t.Errorf("dead letters: %v", dead)
+			}
+		})
+	}
+}
+
 func TestAConstraintThatFailsAtCommitParksItsMessage(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

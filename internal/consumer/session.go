@@ -186,7 +186,9 @@ func (s *session) drainParked(soft, hard context.Context, name string) {
 		cfg := s.cfg()
 		s.steps.Step(name, time.Minute+8*cfg.HandlerTimeout)
 		start := s.now()
-		done, err := s.store.Drain(hard, s.job(cfg), s.gate.admit)
+		job := s.job(cfg)
+		job.Apart = failures >= apartAfter
+		done, err := s.store.Drain(hard, job, s.gate.admit)
 		if err != nil {
 			failures++
 			s.rested(soft, s.parkedFailed(hard, name, err, failures))

@@ -254,6 +254,9 @@ type Job struct {
 	Pause func(attempts int, failing time.Duration) time.Duration
 	// Wait makes Apply wait for a key that another process holds, for a short time, instead of leaving it out.
 	Wait bool
+	// Apart is for when the same work has failed several times in a row by no fault of any message, as far as the error
+	// tells: it finds out whether the error comes with one of them all the same, and lets that one wait by itself.
+	Apart bool
 }
 
 // Drained is what became of the parked messages of one key.

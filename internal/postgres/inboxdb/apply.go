@@ -33,6 +33,8 @@ func (s *Store) Apply(ctx context.Context, job verdict.Job, items []*verdict.Ite
 	switch {
 	case err == nil:
 		return b.Decisions(), nil
+	case job.Apart && (suspicious(err) || refuses(err)): // what is behind a refused message may be suspicious
+		return s.apart(ctx, job, items)
 	case refuses(err):
 		return s.oneByOne(ctx, job, items)
 	default:

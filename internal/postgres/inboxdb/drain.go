@@ -27,8 +27,12 @@ func (s *Store) Drain(
 	for _, step := range []func(context.Context, pgx.Tx) error{d.dueKey, d.dueMessage} {
 		d.done = verdict.Drained{}
 		err := s.inTx(ctx, 2*job.HandlerTimeout+overhead, step)
-		if err != nil && refuses(err) { // at COMMIT: what was said of statements one by one holds for it too
-			err = d.again(ctx, step, err)
+		switch {
+		case err == nil:
+		case refuses(err): // at COMMIT: what was said of statements one by one holds for it too
+			err = d.again(ctx, step, err, failure)
+		case job.Apart && suspicious(err): // or this message would be the first that is due for ever
+			err = d.again(ctx, step, err, ambiguous)
 		}
 		if err != nil {
 			return verdict.Drained{}, trouble(err, 1)
@@ -46,15 +50,23 @@ type drain struct {
 	job   verdict.Job
 	admit func(record message.Record, position string) *verdict.Item
 	done  verdict.Drained
-	// preset tells how the first statement is known to fail; nil where it is not.
-	preset func(attempts int, failing time.Duration) *verdict.Failure
+	// preset tells how a statement is known to fail: that of the message presetOf, or the first where that is 0; nil where
+	// none is.
+	preset   func(attempts int, failing time.Duration) *verdict.Failure
+	presetOf int64
+	running  int64 // the message whose statement runs
 }
 
-// again repeats a transaction that could not commit for its statements: the first one is taken to be the cause.
-func (d *drain) again(ctx context.Context, step func(context.Context, pgx.Tx) error, cause error) error {
+// again repeats a transaction that could not commit for its statements: the one that was running is the cause, or else
+// the first is taken to be.
+func (d *drain) again(
+	ctx context.Context, step func(context.Context, pgx.Tx) error, cause error,
+	fails func(job verdict.Job, cause error, attempts int, failing time.Duration) *verdict.Failure,
+) error {
 	d.done = verdict.Drained{}
+	d.presetOf, d.running = d.running, 0
 	d.preset = func(attempts int, failing time.Duration) *verdict.Failure {
-		return failure(d.job, cause, attempts, failing)
+		return fails(d.job, cause, attempts, failing)
 	}
 	defer func() { d.preset = nil }()
 	return d.inTx(ctx, 2*d.job.HandlerTimeout+overhead, step)
@@ -253,7 +265,7 @@ func (d *drain) apply(
 	row parkedRow,
 ) (failed *verdict.Failure, repeated bool, err error) {
 	attempts := row.Attempts + 1
-	if d.preset != nil {
+	if d.preset != nil && (d.presetOf == 0 || d.presetOf == row.sequence) {
 		failed = d.preset(attempts, row.Failing)
 		d.preset = nil
 		return failed, false, nil
@@ -281,9 +293,14 @@ func (d *drain) timed(ctx context.Context, tx pgx.Tx, row parkedRow, attempts in
 	if _, err := tx.Exec(ctx, statementTimeoutSQL, milliseconds(d.job.HandlerTimeout)); err != nil {
 		return nil, err
 	}
+	d.running = row.sequence
 	failed, err := d.statement(ctx, tx, d.job, row.Statement, attempts, row.Failing)
-	if err != nil || failed != nil {
-		return failed, err // the savepoint's end took the bound back as well
+	if err != nil {
+		return nil, err
+	}
+	d.running = 0
+	if failed != nil {
+		return failed, nil // the savepoint's end took the bound back as well
 	}
 	_, err = tx.Exec(ctx, resetTimeoutSQL)
 	return nil, err
