@@ -19,15 +19,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -35,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/controller"
 	"github.com/postrider/postrider/internal/desired"
 	"github.com/postrider/postrider/internal/telemetry"
@@ -132,7 +124,7 @@ func setup(mgr ctrl.Manager, f flags) error {
 
 // options are those of the manager for a command line.
 func options(f flags, log logr.Logger) (ctrl.Options, error) {
-	scheme, err := newScheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return ctrl.Options{}, err
 	}
@@ -140,7 +132,7 @@ func options(f flags, log logr.Logger) (ctrl.Options, error) {
 	o := ctrl.Options{
 		Scheme: scheme,
 		Logger: log,
-		Cache:  cacheOptions(f.namespaces),
+		Cache:  controller.CacheOptions(f.namespaces),
 		Client: client.Options{FieldOwner: controller.FieldOwner},
 
 		LeaderElection:                f.leaderElect,
@@ -156,40 +148,4 @@ func options(f flags, log logr.Logger) (ctrl.Options, error) {
 		o.Metrics.FilterProvider = filters.WithAuthenticationAndAuthorization
 	}
 	return o, nil
-}
-
-func newScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("register kinds: %w", err)
-		}
-	}
-	return scheme, nil
-}
-
-// cacheOptions list every kind that is cached. Of the built-in ones only what was made for a resource is kept: the
-// cluster's other Pods and ConfigMaps are none of ours. Secrets are never read.
-func cacheOptions(namespaces []string) cache.Options {
-	ours := labels.SelectorFromSet(labels.Set{desired.LabelManagedBy: desired.ManagedBy})
-	o := cache.Options{
-		ReaderFailOnMissingInformer: true, // a read of any other kind is a mistake and starts no watch
-		ByObject: map[client.Object]cache.ByObject{
-			&appsv1.Deployment{}:            {Label: ours},
-			&appsv1.ReplicaSet{}:            {Label: ours, Transform: cache.TransformStripManagedFields()},
-			&corev1.ConfigMap{}:             {Label: ours},
-			&corev1.Pod{}:                   {Label: ours, Transform: cache.TransformStripManagedFields()},
-			&corev1.ServiceAccount{}:        {Label: ours},
-			&policyv1.PodDisruptionBudget{}: {Label: ours},
-		},
-	}
-	for _, namespace := range namespaces {
-		if o.DefaultNamespaces == nil {
-			o.DefaultNamespaces = make(map[string]cache.Config)
-		}
-		o.DefaultNamespaces[namespace] = cache.Config{}
-	}
-	return o
 }

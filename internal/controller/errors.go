@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -45,7 +46,7 @@ func tell(f *status.Facts, err error) {
 	var invalid *invalidError
 	var conflict *conflictError
 	switch {
-	case err == nil, raced(err):
+	case err == nil, raced(err), ending(err):
 	case errors.As(err, &wait):
 		f.Rollout = wait.message
 	case errors.As(err, &invalid):
@@ -70,12 +71,15 @@ func resultFor(err error, next time.Duration) (ctrl.Result, error) {
 	switch {
 	case errors.As(err, &wait):
 		return ctrl.Result{RequeueAfter: min(wait.after, next)}, nil
-	case err == nil, errors.As(err, &invalid), errors.As(err, &conflict):
+	case err == nil, errors.As(err, &invalid), errors.As(err, &conflict), ending(err):
 		return ctrl.Result{RequeueAfter: next}, nil
 	default:
 		return ctrl.Result{}, err
 	}
 }
+
+// ending says that the namespace is being deleted, and with it the resource: there is nothing left to do.
+func ending(err error) bool { return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) }
 
 // raced says that a write met a state that the cache has not shown yet. The next pass sees it.
 func raced(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }

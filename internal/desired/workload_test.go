@@ -223,12 +223,19 @@ func beyondRestricted(t *testing.T, pod *corev1.PodSpec) {
 	t.Helper()
 	for _, c := range append(pod.Containers, pod.InitContainers...) {
 		if !*c.SecurityContext.ReadOnlyRootFilesystem || c.SecurityContext.RunAsUser != nil {
-			t.Errorf("container %s: %+v, want a read-only root file system and no fixed user", c.Name, c.SecurityContext)
+			t.Errorf(
+				"container %s: %+v, want a read-only root file system and no fixed user",
+				c.Name,
+				c.SecurityContext,
+			)
 		}
 	}
 	for _, v := range pod.Volumes {
 		if v.Secret != nil && (!*v.Secret.Optional || len(v.Secret.Items) == 0) {
-			t.Errorf("volume %s: a missing Secret would keep the Pod from starting, or all its keys are mounted", v.Name)
+			t.Errorf(
+				"volume %s: a missing Secret would keep the Pod from starting, or all its keys are mounted",
+				v.Name,
+			)
 		}
 	}
 }

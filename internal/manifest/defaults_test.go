@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/postrider/postrider/test/rules"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -40,7 +42,7 @@ func TestDefaultsOfTheStoredObject(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s, _ := all.Kind(kind)
-			obj := seed(t, kind)
+			obj := rules.Least(t, "testdata", kind)
 			if got := outcome(t, s, nil, obj); len(got) > 0 {
 				t.Fatalf("the least resource is refused: %v", got)
 			}
@@ -59,9 +61,9 @@ func TestDefaultingTwiceChangesNothing(t *testing.T) {
 	all := schemas(t)
 	for _, kind := range all.Kinds() {
 		s, _ := all.Kind(kind)
-		once := seed(t, kind)
+		once := rules.Least(t, "testdata", kind)
 		s.Default(once)
-		twice, _ := plain(t, once).(map[string]any)
+		twice, _ := rules.Plain(t, once).(map[string]any)
 		s.Default(twice)
 		if diff := cmp.Diff(once, twice); diff != "" {
 			t.Errorf("%s (-once +twice):\n%s", kind, diff)

@@ -1,199 +1,19 @@
 package manifest
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/desired"
+	"github.com/postrider/postrider/test/rules"
 )
-
-// rule is one case of a rule, read from testdata/rules: what is changed in the least resource of its kind, and what is
-// then refused. The same cases are meant for a real API server.
-type rule struct {
-	// Case is a sentence.
-	Case string `json:"case"`
-	// Kind is OutboxRelay where empty.
-	Kind string `json:"kind"`
-	// Set holds values by path; null takes a field away. {$text: a, $times: 3} stands for aaa, {$each: a%, $times: 3}
-	// for a list and {$keys: a%, $times: 3} for a mapping of a0, a1 and a2.
-	Set map[string]any `json:"set"`
-	// Refuse is every error, as "field: text"; none where the object is accepted.
-	Refuse []string `json:"refuse"`
-	// Update says that the change is made to a stored object.
-	Update bool `json:"update"`
-}
-
-// allRules reads the cases, by file and sentence.
-func allRules(t *testing.T) map[string]rule {
-	t.Helper()
-	files, err := filepath.Glob("testdata/rules/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no cases in testdata/rules: %v", err)
-	}
-	all := make(map[string]rule)
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var cases []rule
-		if err := yaml.UnmarshalStrict(raw, &cases); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		for _, tc := range cases {
-			if tc.Kind == "" {
-				tc.Kind = v1alpha1.KindOutboxRelay
-			}
-			name := strings.TrimSuffix(filepath.Base(file), ".yaml") + ": " + tc.Case
-			if _, twice := all[name]; twice {
-				t.Fatalf("two cases are called %q", name)
-			}
-			all[name] = tc
-		}
-	}
-	return all
-}
-
-// expand writes out the long values of a case.
-func expand(t *testing.T, value any) any {
-	t.Helper()
-	switch v := value.(type) {
-	case []any:
-		for i := range v {
-			v[i] = expand(t, v[i])
-		}
-	case map[string]any:
-		if times, ok := v["$times"].(float64); ok {
-			return repeated(t, v, int(times))
-		}
-		for key := range v {
-			v[key] = expand(t, v[key])
-		}
-	}
-	return value
-}
-
-func repeated(t *testing.T, v map[string]any, times int) any {
-	t.Helper()
-	if text, ok := v["$text"].(string); ok {
-		return strings.Repeat(text, times)
-	}
-	list, keys := make([]any, times), make(map[string]any, times)
-	for i := range times {
-		form := v["$each"]
-		if key, ok := v["$keys"].(string); ok {
-			keys[strings.ReplaceAll(key, "%", strconv.Itoa(i))] = "x"
-			continue
-		}
-		raw, err := json.Marshal(form)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := json.Unmarshal(bytes.ReplaceAll(raw, []byte("%"), []byte(strconv.Itoa(i))), &list[i]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(keys) > 0 {
-		return keys
-	}
-	return list
-}
-
-// seed reads the least resource of a kind.
-func seed(t *testing.T, kind string) map[string]any {
-	t.Helper()
-	file := "testdata/relay.yaml"
-	if kind == v1alpha1.KindInboxConsumer {
-		file = "testdata/consumer.yaml"
-	}
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var obj map[string]any
-	if raw, err = yaml.YAMLToJSONStrict(raw); err != nil {
-		t.Fatal(err)
-	}
-	if err := utiljson.Unmarshal(raw, &obj); err != nil {
-		t.Fatal(err)
-	}
-	return obj
-}
-
-// change sets a field, making the parts around it; nil takes the field away.
-func change(t *testing.T, obj map[string]any, path string, value any) {
-	t.Helper()
-	way := steps(path)
-	var at any = obj
-	for _, step := range way[:len(way)-1] {
-		at = enter(t, at, step)
-	}
-	last := way[len(way)-1]
-	switch part := at.(type) {
-	case map[string]any:
-		if value == nil {
-			delete(part, last)
-			return
-		}
-		part[last] = plain(t, value)
-	case []any:
-		i, err := strconv.Atoi(last)
-		if err != nil {
-			t.Fatal(err)
-		}
-		part[i] = plain(t, value)
-	default:
-		t.Fatalf("%s lies in no mapping and no list", path)
-	}
-}
-
-func enter(t *testing.T, at any, step string) any {
-	t.Helper()
-	switch part := at.(type) {
-	case map[string]any:
-		if part[step] == nil {
-			part[step] = map[string]any{}
-		}
-		return part[step]
-	case []any:
-		i, err := strconv.Atoi(step)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return part[i]
-	default:
-		t.Fatalf("cannot enter %s", step)
-		return nil
-	}
-}
-
-// plain turns a value into what JSON decodes to.
-func plain(t *testing.T, value any) any {
-	t.Helper()
-	raw, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out any
-	if err := utiljson.Unmarshal(raw, &out); err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
 
 // loadOnce compiles the rules once for all tests.
 var loadOnce = sync.OnceValues(LoadSchemas)
@@ -229,30 +49,22 @@ func outcome(t *testing.T, s *Schema, old, obj map[string]any) []string {
 func TestRules(t *testing.T) {
 	t.Parallel()
 	all := schemas(t)
-	for name, tc := range allRules(t) {
+	for name, tc := range rules.Load(t, "testdata") {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, ok := all.Kind(tc.Kind)
 			if !ok {
 				t.Fatalf("no schema of %s", tc.Kind)
 			}
-			obj := seed(t, tc.Kind)
-			for path, value := range tc.Set {
-				change(t, obj, path, expand(t, value))
-			}
-			var old map[string]any
-			if tc.Update {
-				old = seed(t, tc.Kind)
-			}
 
-			got := outcome(t, s, old, obj)
+			got := outcome(t, s, tc.Old, tc.Object)
 
 			slices.Sort(tc.Refuse)
 			if diff := cmp.Diff(tc.Refuse, got); diff != "" {
 				t.Fatalf("refused (-want +got):\n%s", diff)
 			}
 			if len(got) == 0 {
-				checkAcceptedByWorkers(t, tc.Kind, obj)
+				checkAcceptedByWorkers(t, tc.Kind, tc.Object)
 			}
 		})
 	}
@@ -262,7 +74,7 @@ func TestRules(t *testing.T) {
 func TestEveryRuleOfTheSchemasHasARefusingCase(t *testing.T) {
 	t.Parallel()
 	var refused []string
-	for _, tc := range allRules(t) {
+	for _, tc := range rules.Load(t, "testdata") {
 		refused = append(refused, tc.Refuse...)
 	}
 	all := schemas(t)
