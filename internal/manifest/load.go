@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/postrider/postrider/api/v1alpha1"
+	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/consumer/handler/sql"
 	"github.com/postrider/postrider/internal/desired"
 )
 
@@ -292,8 +294,27 @@ func (l *loader) takeConsumer(doc *document, sound bool) error {
 		return nil
 	}
 	l.set.Consumers = append(l.set.Consumers, Consumer{InboxConsumer: consumer, Origin: doc.origin()})
-	_, err = desired.Consumer(consumer, desired.Inputs{Root: desired.Root})
-	return err
+	cfg, err := desired.Consumer(consumer, desired.Inputs{Root: desired.Root})
+	if err != nil {
+		return err
+	}
+	l.statements(doc, &cfg)
+	return nil
+}
+
+// statements checks the handler's routes as a worker does when it starts: there it is too late for file and line.
+func (l *loader) statements(doc *document, cfg *config.Consumer) {
+	if cfg.SQL == nil {
+		return
+	}
+	routes := make([]sql.Route, len(cfg.SQL.Routes))
+	for i, r := range cfg.SQL.Routes {
+		routes[i] = sql.Route{EventTypes: r.EventTypes, Statement: r.Statement}
+	}
+	for _, m := range sql.Check(routes) {
+		field := fmt.Sprintf("spec.handler.sql.routes[%d].%s", m.Route, m.Field)
+		l.problems = append(l.problems, doc.problem(field, m.Err.Error()))
+	}
 }
 
 // ifSound leaves out the error of a resource whose wrong types the schema has named already.

@@ -53,18 +53,46 @@ func New(cfg Config) (*Handler, error) {
 		refuse: cfg.RefuseUnmatched, maxDepth: cfg.MaxDepth,
 	}
 	for i, r := range cfg.Routes {
-		p, err := parse(r.Statement)
-		if err != nil {
-			return nil, fmt.Errorf("sql: routes[%d].statement: %w", i, err)
-		}
-		h.statements = append(h.statements, p)
-		for _, t := range r.EventTypes {
-			if err := h.claim(t, i); err != nil {
-				return nil, fmt.Errorf("sql: routes[%d].eventTypes: %w", i, err)
-			}
+		if field, err := h.add(i, r); err != nil {
+			return nil, fmt.Errorf("sql: routes[%d].%s: %w", i, field, err)
 		}
 	}
 	return h, nil
+}
+
+// Mistake is what is wrong with a route.
+type Mistake struct {
+	// Route counts from 0; Field is the route's field.
+	Route int
+	Field string
+	Err   error
+}
+
+// Check returns what New would refuse of the routes, all of it.
+func Check(routes []Route) []Mistake {
+	h := &Handler{exact: make(map[string]int), prefixes: make(map[string]int)}
+	var mistakes []Mistake
+	for i, r := range routes {
+		if field, err := h.add(i, r); err != nil {
+			mistakes = append(mistakes, Mistake{Route: i, Field: field, Err: err})
+		}
+	}
+	return mistakes
+}
+
+// add takes a route, or says which of its fields is wrong.
+func (h *Handler) add(i int, r Route) (field string, err error) {
+	p, err := parse(r.Statement)
+	if err != nil {
+		return "statement", err
+	}
+	h.statements = append(h.statements, p)
+	for _, t := range r.EventTypes {
+		if err := h.claim(t, i); err != nil {
+			return "eventTypes", err
+		}
+	}
+	return "", nil
 }
 
 func (h *Handler) claim(eventType string, route int) error {
