@@ -50,7 +50,9 @@ func TestMistakesInResourcesAreNamedWithFileLineAndField(t *testing.T) {
 	}{
 		"a Secret that is not there": {
 			[]string{"{name: orders-db}", "{name: order-db}"},
-			[]string{relay + ":15: spec.source.postgres.credentialsSecretRef: Secret shop/order-db is not among the files"},
+			[]string{
+				relay + ":15: spec.source.postgres.credentialsSecretRef: Secret shop/order-db is not among the files",
+			},
 		},
 		"a Secret without its password": {
 			[]string{", password: sample-orders-relay", ""},
@@ -61,8 +63,10 @@ func TestMistakesInResourcesAreNamedWithFileLineAndField(t *testing.T) {
 			[]string{relay + ":21: not valid YAML"},
 		},
 		"an unknown field": {
-			[]string{"    schemaPolicy: Managed\n    migrationCredentialsSecretRef: {name: orders-db-owner}",
-				"    schemaPolicie: Managed\n    migrationCredentialsSecretRef: {name: orders-db-owner}"},
+			[]string{
+				"    schemaPolicy: Managed\n    migrationCredentialsSecretRef: {name: orders-db-owner}",
+				"    schemaPolicie: Managed\n    migrationCredentialsSecretRef: {name: orders-db-owner}",
+			},
 			[]string{relay + ":17: spec.outbox.schemaPolicie: is not a known field; did you mean schemaPolicy?"},
 		},
 		"a wrong type": {

@@ -121,11 +121,19 @@ func checkUpFlags(cfg *up.Config) error {
 			return fmt.Errorf("%s %d: want 1 to %d, or 0 for a free one", flag, port, maxPort)
 		}
 	}
+	ownServers := len(cfg.Init) > 0 || cfg.Data != "" || cfg.PostgresPort != 0 || cfg.NATSPort != 0
 	switch {
-	case cfg.External && (len(cfg.Init) > 0 || cfg.Data != "" || cfg.PostgresPort != 0 || cfg.NATSPort != 0):
+	case cfg.External && ownServers:
 		return errors.New("--external starts no server: leave out --init, --data, --postgres-port and --nats-port")
 	case cfg.PostgresPort != 0 && cfg.PostgresPort == cfg.NATSPort:
 		return errors.New("--postgres-port and --nats-port are the same: choose two")
+	default:
+		return checkDrops(cfg)
+	}
+}
+
+func checkDrops(cfg *up.Config) error {
+	switch {
 	case cfg.DropEvery < 0 || (cfg.DropEvery > 0 && cfg.DropEvery < time.Second):
 		return fmt.Errorf("--drop-every %s: want at least 1s", cfg.DropEvery)
 	case cfg.DropCount < 0 || (cfg.DropCount > 0 && cfg.DropEvery == 0):

@@ -117,7 +117,10 @@ func TestUpMakesTheTablesThatItIsToldToManage(t *testing.T) {
 			t.Errorf("the summary lacks %q", want)
 		}
 	}
-	if held := testkit.Value[int](m.db, "SELECT count(*) FROM message_outbox_lease WHERE holder IS NOT NULL"); held != 0 {
+	if held := testkit.Value[int](
+		m.db,
+		"SELECT count(*) FROM message_outbox_lease WHERE holder IS NOT NULL",
+	); held != 0 {
 		t.Errorf("%d leases were not given back", held)
 	}
 	if sessions := testkit.Value[int](m.db,

@@ -152,8 +152,14 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.stop(); err != nil {
 		return err
 	}
-	d.say("OK: %d orders, %d messages committed (%d transactions rolled back), each published and applied once, in order; "+
-		"the ledger sums up to %d as expected", totals.Orders, totals.Messages, totals.RolledBack, totals.Ledger)
+	d.say(
+		"OK: %d orders, %d messages committed (%d transactions rolled back), each published and applied once, in order; "+
+			"the ledger sums up to %d as expected",
+		totals.Orders,
+		totals.Messages,
+		totals.RolledBack,
+		totals.Ledger,
+	)
 	return nil
 }
 

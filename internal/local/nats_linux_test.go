@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -21,6 +22,21 @@ func lostWithin(t *testing.T, lost <-chan struct{}, patience time.Duration) {
 	}
 }
 
+// openStreams opens JetStream of a server.
+func openStreams(t *testing.T, server *local.NATS) (*natsgo.Conn, jetstream.JetStream) {
+	t.Helper()
+	conn, err := natsgo.Connect(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, js
+}
+
 func TestAsRootNATSGoesOnAfterAFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := tmpfs(t, "size=64m")
@@ -33,53 +49,34 @@ func TestAsRootNATSGoesOnAfterAFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	open := func() (*natsgo.Conn, jetstream.JetStream) {
-		conn, err := natsgo.Connect(server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
-		js, err := jetstream.New(conn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return conn, js
-	}
-	conn, js := open()
+	conn, js := openStreams(t, server)
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const stored = 10
 	payload := make([]byte, 1<<10)
-	for range stored {
+	publish := func(js jetstream.JetStream) {
+		t.Helper()
 		if _, err := js.Publish(t.Context(), "s", payload); err != nil {
 			t.Fatal(err)
 		}
 	}
+	for range stored {
+		publish(js)
+	}
 	filler := fill(t, dir)
 	for range 100 { // some may still fit
-		if err := conn.Publish("s", payload); err != nil {
-			t.Fatal(err)
-		}
+		_ = conn.Publish("s", payload) // nobody answers
 	}
 	lostWithin(t, server.Lost(), 30*time.Second)
-	conn.Close()
 	mustBeDiskFull(t, server.Err(), dir)
 
-	if err := os.Remove(filler); err != nil {
+	if err := errors.Join(os.Remove(filler), server.Start(t.Context()), server.Err()); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Err(); err != nil {
-		t.Errorf("a server that runs again is still lost: %v", err)
-	}
-	conn, js = open()
-	defer conn.Close()
-	if _, err := js.Publish(t.Context(), "s", payload); err != nil {
-		t.Fatal(err)
-	}
+	_, js = openStreams(t, server)
+	publish(js)
 	s, err := js.Stream(t.Context(), "S")
 	if err != nil {
 		t.Fatal(err)

@@ -116,7 +116,7 @@ var ErrGone = keeper.ErrGone
 
 // leastFreeBytes is the space below which a server that failed without a word is taken to have failed for want of it:
 // on a full disk it cannot write its log either.
-const leastFreeBytes = 256 << 10
+const leastFreeBytes uint64 = 256 << 10
 
 // diskFull names a full disk as the reason of an error where it is one.
 func diskFull(server, dir string, err error) error {
@@ -126,7 +126,7 @@ func diskFull(server, dir string, err error) error {
 		return err
 	case errors.Is(err, syscall.ENOSPC) || saysDiskFull(err.Error()):
 		return &DiskFullError{Server: server, Dir: dir}
-	case syscall.Statfs(dir, &stat) == nil && int64(stat.Bavail)*int64(stat.Bsize) < leastFreeBytes:
+	case syscall.Statfs(dir, &stat) == nil && stat.Bavail < leastFreeBytes/uint64(stat.Bsize): //nolint:gosec // positive
 		return &DiskFullError{Server: server, Dir: dir}
 	default:
 		return err

@@ -24,13 +24,26 @@ func TestEndpointsStandInForEveryHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	pg := config.Postgres{
-		Hosts: []string{"a", "b"}, Port: 5432, Database: "orders", CredentialsDir: "/c", TLS: config.TLS{Mode: "VerifyFull"},
+		Hosts: []string{
+			"a",
+			"b",
+		},
+		Port:           5432,
+		Database:       "orders",
+		CredentialsDir: "/c",
+		TLS:            config.TLS{Mode: "VerifyFull"},
 	}
 	if err := e.Database(&pg); err != nil {
 		t.Fatal(err)
 	}
 	want := config.Postgres{
-		Hosts: []string{"127.0.0.1"}, Port: 5555, Database: "orders", CredentialsDir: "/c", TLS: config.TLS{Mode: "Insecure"},
+		Hosts: []string{
+			"127.0.0.1",
+		},
+		Port:           5555,
+		Database:       "orders",
+		CredentialsDir: "/c",
+		TLS:            config.TLS{Mode: "Insecure"},
 	}
 	if diff := cmp.Diff(want, pg); diff != "" {
 		t.Errorf("database (-want +got):\n%s", diff)

@@ -168,8 +168,13 @@ func (p *planner) nats(namespace string, n *v1alpha1.NATSConnection) error {
 // once notes a user's password and refuses a second one: on one embedded server a user has one password.
 func once(known map[string]origin, user, password, secret string) error {
 	if o, ok := known[user]; ok && o.password != password {
-		return fmt.Errorf("the Secrets %s and %s give the user %q different passwords, and one embedded server stands in "+
-			"for all hosts: use one password, or run against the real hosts with --external", o.secret, secret, user)
+		return fmt.Errorf(
+			"the Secrets %s and %s give the user %q different passwords, and one embedded server stands in "+
+				"for all hosts: use one password, or run against the real hosts with --external",
+			o.secret,
+			secret,
+			user,
+		)
 	}
 	known[user] = origin{password: password, secret: secret}
 	return nil

@@ -10,8 +10,9 @@ import (
 	"github.com/postrider/postrider/internal/local"
 )
 
-// relayOf is a relay with the words a plan reads: database user, owner and NATS user are the names of Secrets.
-func relayOf(database, host, user, owner, natsUser, stream, subject string, allowed ...string) v1alpha1.OutboxRelay {
+// relayOf is a relay with the words a plan reads: database user, owner and NATS user are the names of Secrets. The first
+// subject is the one of the spec, the others are allowed.
+func relayOf(database, host, user, owner, natsUser, stream string, subjects ...string) v1alpha1.OutboxRelay {
 	var r v1alpha1.OutboxRelay
 	r.Namespace, r.Name = "shop", "relay"
 	r.Spec.Source.Postgres = postgresOf(database, host, user)
@@ -20,8 +21,8 @@ func relayOf(database, host, user, owner, natsUser, stream, subject string, allo
 	}
 	r.Spec.Destination.NATS = &v1alpha1.NATSDestination{}
 	r.Spec.Destination.NATS.NATSConnection = natsOf(natsUser, stream)
-	r.Spec.Destination.NATS.Subject = v1alpha1.Subject(subject)
-	for _, a := range allowed {
+	r.Spec.Destination.NATS.Subject = v1alpha1.Subject(subjects[0])
+	for _, a := range subjects[1:] {
 		r.Spec.Destination.Allowed = append(r.Spec.Destination.Allowed, v1alpha1.SubjectPattern(a))
 	}
 	return r
@@ -80,8 +81,12 @@ func TestPlan(t *testing.T) {
 		wantErr   string
 	}{
 		"what a relay and a consumer name is made": {
-			relays:    []v1alpha1.OutboxRelay{relayOf("orders", "a", "relay", "owner", "n1", "ORDERS", "orders.events")},
-			consumers: []v1alpha1.InboxConsumer{consumerOf("billing", "b", "bill", "", "n2", "ORDERS", "orders.events")},
+			relays: []v1alpha1.OutboxRelay{
+				relayOf("orders", "a", "relay", "owner", "n1", "ORDERS", "orders.events"),
+			},
+			consumers: []v1alpha1.InboxConsumer{
+				consumerOf("billing", "b", "bill", "", "n2", "ORDERS", "orders.events"),
+			},
 			want: &plan{
 				databases: []database{{name: "billing", user: "bill"}, {name: "orders", owner: owner, user: "owner"}},
 				logins:    logins("bill", "owner", "relay"),

@@ -14,7 +14,11 @@ import (
 // later moves a view on and changes it.
 func later(v *view, d time.Duration, change func(*view)) *view {
 	moved := *v
-	moved.relays, moved.consumers = append(moved.relays[:0:0], v.relays...), append(moved.consumers[:0:0], v.consumers...)
+	moved.relays, moved.consumers = append(
+		moved.relays[:0:0],
+		v.relays...), append(
+		moved.consumers[:0:0],
+		v.consumers...)
 	moved.now = v.now.Add(d)
 	if change != nil {
 		change(&moved)
@@ -134,7 +138,13 @@ func TestTheTableIsRedrawnInPlace(t *testing.T) {
 			}
 			flush()
 			if n := strings.Count(strings.Join(shown.lines, "\n"), "OUTBOXRELAY"); n != 1 {
-				t.Fatalf("width %d: after look %d the table stands %d times:\n%s", width, i, n, strings.Join(shown.lines, "\n"))
+				t.Fatalf(
+					"width %d: after look %d the table stands %d times:\n%s",
+					width,
+					i,
+					n,
+					strings.Join(shown.lines, "\n"),
+				)
 			}
 		}
 		s.say("two")

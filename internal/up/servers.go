@@ -55,11 +55,11 @@ func (s *servers) takeData(folder string) error {
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		return folderError(data, err)
 	}
+	//nolint:gosec // the folder is the user's own argument
 	lock, err := os.OpenFile(filepath.Join(data, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return folderError(data, err)
 	}
-	//nolint:gosec // a file descriptor is small
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return errors.Join(errors.New("another `postrider up` uses this folder: end it, or choose another folder"),
 			lock.Close())
@@ -122,31 +122,40 @@ var restartPause = retry.Backoff{Initial: 500 * time.Millisecond, Max: 5 * time.
 // keep starts a server again whenever it is lost, until ctx ends, and tells of it: each cause once. It gives up, with
 // an error, only where nothing can start the server any more.
 func keep(ctx context.Context, name string, s keepable, say func(string)) error {
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.Lost():
 		}
-		told := ""
-		failures := 0
-		for err := s.Err(); err != nil; err = s.Start(ctx) {
-			switch words := firstLine(err); {
-			case ctx.Err() != nil:
-				return nil
-			case errors.Is(err, local.ErrGone):
-				return fmt.Errorf("the embedded %s is lost: %w", name, err)
-			case words != told:
-				say("the embedded " + name + " is lost, trying to start it again: " + words)
-				told = words
-			}
-			failures++
-			if !pause(ctx, restartPause.Ceiling(failures)) {
-				return nil
-			}
+		if err := restart(ctx, name, s, say); err != nil {
+			return err
 		}
-		say("the embedded " + name + " runs again")
+		if s.Err() == nil {
+			say("the embedded " + name + " runs again")
+		}
 	}
+	return nil
+}
+
+// restart tries until the server runs, or ctx ends.
+func restart(ctx context.Context, name string, s keepable, say func(string)) error {
+	told := ""
+	failures := 0
+	for err := s.Err(); err != nil && ctx.Err() == nil; err = s.Start(ctx) {
+		if errors.Is(err, local.ErrGone) {
+			return fmt.Errorf("the embedded %s is lost: %w", name, err)
+		}
+		if words := firstLine(err); words != told {
+			say("the embedded " + name + " is lost, trying to start it again: " + words)
+			told = words
+		}
+		failures++
+		if !pause(ctx, restartPause.Ceiling(failures)) {
+			break
+		}
+	}
+	return nil
 }
 
 // pause waits, and returns false if ctx ends before that.

@@ -127,8 +127,7 @@ func (e Endpoints) ensureStreams(ctx context.Context, p *plan) error {
 			Name: st.name, Subjects: st.subjects, Storage: jetstream.FileStorage, Retention: jetstream.LimitsPolicy,
 			Discard: jetstream.DiscardNew,
 		})
-		var refused *jetstream.APIError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*jetstream.APIError](err); ok {
 			return fmt.Errorf("make stream %s with subjects %s in the embedded NATS: %s",
 				st.name, strings.Join(st.subjects, ", "), refused.Description)
 		}
@@ -142,8 +141,11 @@ func (e Endpoints) ensureStreams(ctx context.Context, p *plan) error {
 // announce says what stands in for what, and how to get to it.
 func (r *runner) announce(p *plan, e Endpoints) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "PostgreSQL and NATS of this machine stand in for every host that the resources name. TLS is not used on "+
-		"them, and\neach keeps one copy of its data. Users and passwords are those of the Secrets.\n")
+	fmt.Fprintf(
+		&b,
+		"PostgreSQL and NATS of this machine stand in for every host that the resources name. TLS is not used on "+
+			"them, and\neach keeps one copy of its data. Users and passwords are those of the Secrets.\n",
+	)
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, d := range p.databases {
 		address := url.URL{Scheme: "postgres", User: url.User(d.user), Host: e.Postgres, Path: "/" + d.name}

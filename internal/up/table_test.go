@@ -23,8 +23,6 @@ var update = flag.Bool("update", false, "write the golden files")
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
 
-func number(n int64) *int64 { return &n }
-
 func conditionOf(kind, status, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionStatus(status), Reason: reason, Message: message}
 }
@@ -39,10 +37,10 @@ func busy() *view {
 	oldest := metav1.NewTime(noon.Add(-90 * time.Second))
 	known := v1alpha1.OutboxRelay{ObjectMeta: named("shop", "orders")}
 	known.Status.Backlog = &v1alpha1.Backlog{
-		Messages: number(100001), Precision: v1alpha1.PrecisionAtLeast, OldestMessageTime: &oldest,
+		Messages: new(int64(100001)), Precision: v1alpha1.PrecisionAtLeast, OldestMessageTime: &oldest,
 	}
-	known.Status.Rates = &v1alpha1.RelayRates{PublishedPerSecond: number(3200)}
-	known.Status.DeadLetters = &v1alpha1.DeadLetterCount{Open: number(0)}
+	known.Status.Rates = &v1alpha1.RelayRates{PublishedPerSecond: new(int64(3200))}
+	known.Status.DeadLetters = &v1alpha1.DeadLetterCount{Open: new(int64(0))}
 	known.Status.Destination, known.Status.Replicas = "nats/orders.events", &replicas
 	known.Status.Conditions = []metav1.Condition{
 		conditionOf("Ready", "True", "Ready", ""),
@@ -54,13 +52,18 @@ func busy() *view {
 
 	behind := v1alpha1.InboxConsumer{ObjectMeta: named("shop", "billing")}
 	behind.Spec.Inbox.Postgres.Database = "billing"
-	behind.Status.Lag = &v1alpha1.Lag{Messages: number(7), OldestMessageTime: &oldest}
-	behind.Status.Inbox = &v1alpha1.InboxStatus{Parked: number(3), Gaps: number(1)}
-	behind.Status.DeadLetters = &v1alpha1.DeadLetterCount{Open: number(2)}
+	behind.Status.Lag = &v1alpha1.Lag{Messages: new(int64(7)), OldestMessageTime: &oldest}
+	behind.Status.Inbox = &v1alpha1.InboxStatus{Parked: new(int64(3)), Gaps: new(int64(1))}
+	behind.Status.DeadLetters = &v1alpha1.DeadLetterCount{Open: new(int64(2))}
 	behind.Status.Source, behind.Status.Replicas = "nats/ORDERS", &replicas
 	behind.Status.Conditions = []metav1.Condition{
 		conditionOf("Ready", "False", "StatementInvalid", "the database does not accept route 0 (SQLSTATE 42P01)"),
-		conditionOf("SchemaReady", "False", "StatementInvalid", "the database does not accept route 0 (SQLSTATE 42P01)"),
+		conditionOf(
+			"SchemaReady",
+			"False",
+			"StatementInvalid",
+			"the database does not accept route 0 (SQLSTATE 42P01)",
+		),
 		conditionOf("DeadLettersHealthy", "False", "OpenDeadLetters", "2 dead letters are open"),
 		conditionOf("InsecureTransport", "True", "PlainText", "plain text"),
 	}
