@@ -265,6 +265,9 @@ func deadLettersHealthy(f Facts, dead *v1alpha1.DeadLetterCount) metav1.Conditio
 	default:
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonOpenDeadLetters
 		c.Message = fmt.Sprintf("%d dead letters are open", *dead.Open)
+		if *dead.Open == 1 {
+			c.Message = "1 dead letter is open"
+		}
 	}
 	return c
 }
