@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/postrider/postrider/internal/telemetry"
 )
 
 // exitWrong is the exit code for wrong input: nothing was started, the same call fails again.
@@ -69,7 +71,9 @@ func newRootCommand() *cobra.Command {
 		Short:         "Reliable messaging pipelines from PostgreSQL through a broker into another database",
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Version:       telemetry.ThisBuild().String(),
 	}
+	root.SetVersionTemplate("postrider {{.Version}}\n") // as the workers print theirs
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrong(err) })
 	for _, command := range []func() *cobra.Command{
