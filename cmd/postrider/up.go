@@ -28,17 +28,19 @@ only where schemaPolicy is Managed.
 Whatever is wrong with a server is shown beside the resource it holds up, and what
 is mended is picked up without a restart. On a terminal a table is redrawn in
 place, elsewhere lines are written when something changes. Secrets are never shown.
+There - means that nothing waits, ? that a number is not known, and 7+ at least 7.
 
 Ctrl-C drains: what is in flight is finished, leases are given back.
 
 Exit codes: 0 it ran and drained, 1 something went wrong on the way, 2 what was
 given is wrong.`
 
-const upExample = `  # The samples, with the billing service's own tables
-  postrider up -f config/samples --init billing=internal/shop/billing.sql
+const upExample = `  # The samples, with the services' own tables
+  postrider up -f config/samples \
+    --init orders=internal/shop/orders.sql --init billing=internal/shop/billing.sql
 
-  # Keep the data, and prove afterwards or from another terminal what became of it
-  postrider up -f config/samples --data /tmp/postrider
+  # Keep the data, and while it runs prove from another terminal what became of it
+  postrider up -f config/samples --init billing=internal/shop/billing.sql --data /tmp/postrider
   postrider verify -f config/samples --data /tmp/postrider
 
   # The real hosts
@@ -57,7 +59,7 @@ func newUpCommand() *cobra.Command {
 		Short:   "Run resources on this machine, with embedded servers in place of their hosts",
 		Long:    upText,
 		Example: upExample,
-		Args:    cobra.NoArgs,
+		Args:    onlyResources,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := parseInits(&cfg, inits); err != nil {
 				return wrong(err)
@@ -83,18 +85,18 @@ func newUpCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVarP(&paths, "filename", "f", nil, "folder or file with the resources and their Secrets")
+	resourcesFlag(cmd, &paths)
 	flags.BoolVar(&cfg.External, "external", false, "dial the hosts that the resources name; start no server")
-	flags.StringVar(&cfg.Data, "data", "", "keep the embedded servers' data in this folder (default: a temporary one)")
-	flags.IntVar(&cfg.PostgresPort, "postgres-port", 0, "port of the embedded PostgreSQL (default: a free one)")
-	flags.IntVar(&cfg.NATSPort, "nats-port", 0, "port of the embedded NATS (default: a free one)")
+	flags.StringVar(&cfg.Data, "data", "", "keep the embedded servers' data in this `folder` (default: a temporary one)")
+	flags.IntVar(&cfg.PostgresPort, "postgres-port", 0, "`port` of the embedded PostgreSQL (default: a free one)")
+	flags.IntVar(&cfg.NATSPort, "nats-port", 0, "`port` of the embedded NATS (default: a free one)")
 	flags.StringArrayVar(&inits, "init", nil,
-		"DATABASE=FILE: run an SQL file in an embedded database first, as your service's migrations would")
+		"run an SQL file in an embedded database first (`DATABASE=FILE`), as your service's migrations would; "+
+			"may be repeated")
 	flags.DurationVar(&cfg.DropEvery, "drop-every", 0,
 		"end one relay and one consumer of each resource this often, as kill -9 would, and start others")
 	flags.IntVar(&cfg.DropCount, "drop-count", 0, "stop --drop-every after this many times (default: never)")
-	flags.StringVar(&logFile, "log", "", "write the workers' logs to this file, - for standard error (default: none)")
-	_ = cmd.MarkFlagRequired("filename") // the flag exists
+	flags.StringVar(&logFile, "log", "", "write the workers' logs to this `file`, - for standard error (default: none)")
 	return cmd
 }
 

@@ -28,7 +28,7 @@ func newValidateCommand() *cobra.Command {
 		Short:   "Check resources as a cluster would, and name everything that is wrong",
 		Long:    validateText,
 		Example: "  postrider validate -f config/samples",
-		Args:    cobra.NoArgs,
+		Args:    onlyResources,
 		RunE: func(command *cobra.Command, _ []string) error {
 			set, err := loadResources(command, opts, paths)
 			if err != nil {
@@ -39,11 +39,30 @@ func newValidateCommand() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringArrayVarP(&paths, "filename", "f", nil, "folder or file with the resources and their Secrets")
+	resourcesFlag(command, &paths)
 	flags.BoolVar(&opts.SkipReferences, "skip-references", false,
 		"accept resources whose Secrets and ConfigMaps are not among the files")
-	_ = command.MarkFlagRequired("filename")
 	return command
+}
+
+// resourcesFlag gives a command the flag -f. It may be repeated; onlyResources sees to it that it is there.
+func resourcesFlag(command *cobra.Command, paths *[]string) {
+	command.Flags().StringArrayVarP(paths, "filename", "f", nil,
+		"folder (`DIR`) or file with the resources and their Secrets; may be repeated")
+}
+
+// onlyResources refuses a command line without -f, and one with arguments: most likely the -f was forgotten.
+func onlyResources(command *cobra.Command, args []string) error {
+	switch {
+	case len(args) > 0 && !command.Flags().Changed("filename"):
+		return fmt.Errorf("unexpected argument %q: a folder with resources comes after -f", args[0])
+	case len(args) > 0:
+		return fmt.Errorf("unexpected argument %q", args[0])
+	case !command.Flags().Changed("filename"):
+		return fmt.Errorf("no resources: name their folder, as in %s -f config/samples", command.CommandPath())
+	default:
+		return nil
+	}
 }
 
 // loadResources reads resources, says which objects are ignored and prints everything wrong.

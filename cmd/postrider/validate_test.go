@@ -86,6 +86,34 @@ func TestValidateSaysWhatItIgnores(t *testing.T) {
 	}
 }
 
+func TestAForgottenFIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"nothing":  {nil, "postrider: no resources: name their folder, as in postrider validate -f config/samples\n"},
+		"a folder": {[]string{"x"}, "postrider: unexpected argument \"x\": a folder with resources comes after -f\n"},
+		"both":     {[]string{"x", "-f", "y"}, "postrider: unexpected argument \"x\"\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, stdout, stderr := call(t, append([]string{"validate"}, tc.args...)...)
+			if code != exitWrong || stdout != "" || stderr != tc.want {
+				t.Errorf("validate = %d, %q, %q, want %d and %q", code, stdout, stderr, exitWrong, tc.want)
+			}
+		})
+	}
+}
+
+func TestVersionIsPrinted(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr := call(t, "--version")
+	if code != 0 || !strings.HasPrefix(stdout, "postrider ") || !strings.Contains(stdout, "go1.") || stderr != "" {
+		t.Errorf("--version = %d, %q, %q, want the version and Go's", code, stdout, stderr)
+	}
+}
+
 func TestWrongUsageExitsWithTwo(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{

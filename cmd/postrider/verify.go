@@ -14,7 +14,8 @@ import (
 
 const verifyText = `Prove from outside that every message arrived, unchanged, in order per key, and
 was applied once. It reads the databases and the stream, never the workers' own
-numbers, and may run beside live workers.
+numbers, and may run beside live workers. It dials the hosts that the resources
+name; with --data, the embedded servers of a postrider up that is running.
 
 It changes nothing: what it needs of a stream is copied into temporary tables.
 The users of the resources need the right to make them (PostgreSQL's default) and
@@ -42,18 +43,18 @@ func newVerifyCommand() *cobra.Command {
 		Use:   "verify -f DIR",
 		Short: "Prove that every message arrived, once, in order, and was applied once",
 		Long:  verifyText,
-		Example: `  postrider verify -f config/samples --data DATA --grace 0s --effects ledger:order_id:version:entry
+		Example: `  postrider verify -f config/samples --data /tmp/postrider --grace 0s --effects ledger:order_id:version:entry
   postrider verify -f resources/ --effects shop/billing=ledger:order_id:version:entry`,
-		Args: cobra.NoArgs,
+		Args: onlyResources,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVarP(&f.paths, "filename", "f", nil, "folder or file with the resources and their Secrets")
+	resourcesFlag(cmd, &f.paths)
 	flags.StringVar(
 		&f.data,
 		"data",
 		"",
-		"look at the embedded servers of the `postrider up --data` that uses this folder, not at the hosts in the resources",
+		"look at the embedded servers of the postrider up that runs with this `folder`, not at the hosts in the resources",
 	)
 	flags.DurationVar(&f.grace, "grace", 30*time.Second,
 		"how long a message may be on its way; 0 once the writers have stopped and everything has drained")
@@ -61,12 +62,11 @@ func newVerifyCommand() *cobra.Command {
 		&f.effects,
 		"effects",
 		nil,
-		"[NAMESPACE/NAME=]TABLE:KEY:VERSION[:ORDER]: a table that the handler writes, its columns that hold a message's\n"+
+		"[NAMESPACE/NAME=]`TABLE:KEY:VERSION`[:ORDER]: a table that the handler writes, its columns that hold a message's\n"+
 			"ordering key and version, and one that grows as rows are written; without any, effects are not checked",
 	)
 	flags.BoolVar(&f.complete, "effects-complete", false,
 		"every applied message must have a row in each effects table")
-	_ = cmd.MarkFlagRequired("filename") // the flag exists
 	return cmd
 }
 

@@ -135,7 +135,7 @@ func TestVerifyRefusesWhatItCannotUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no resources":    {args: nil, want: `required flag(s) "filename" not set`},
+		"no resources":    {args: nil, want: "no resources: name their folder, as in postrider verify -f config/samples"},
 		"negative grace":  {args: []string{"-f", dir, "--grace", "-1s"}, want: "--grace -1s: want 0 or more"},
 		"half an effects": {args: []string{"-f", dir, "--effects", "ledger:order_id"}, want: "--effects: "},
 		"effects of nobody": {
@@ -143,7 +143,7 @@ func TestVerifyRefusesWhatItCannotUse(t *testing.T) {
 			want: "there is no consumer shop/nobody in ",
 		},
 		"a data folder without servers": {
-			args: []string{"-f", dir, "--data", dir}, want: "find the embedded servers of `postrider up --data ",
+			args: []string{"-f", dir, "--data", dir}, want: "no `postrider up --data ",
 		},
 	}
 	for name, tc := range cases {

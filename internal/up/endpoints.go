@@ -2,7 +2,9 @@ package up
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +29,9 @@ type Endpoints struct {
 func ReadEndpoints(data string) (Endpoints, error) {
 	var e Endpoints
 	raw, err := os.ReadFile(filepath.Join(data, EndpointsFile)) //nolint:gosec // the folder is the user's own argument
+	if errors.Is(err, fs.ErrNotExist) {
+		return e, fmt.Errorf("no `postrider up --data %s` is running: start it first, in another terminal", data)
+	}
 	if err != nil {
 		return e, fmt.Errorf("find the embedded servers of `postrider up --data %s`: %w", data, err)
 	}
