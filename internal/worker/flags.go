@@ -23,6 +23,15 @@ type Flags struct {
 // ErrDone says that the command line asked for something that is done: a version or a help text was printed.
 var ErrDone = errors.New("done")
 
+// helpText stands above the flags.
+const helpText = `Usage: %s [flags]
+
+A worker of Postrider: it runs until SIGTERM. What it reads and writes is in its
+config file, which docs/config.md describes; it never talks to Kubernetes.
+
+Flags:
+`
+
 // ParseFlags reads a worker's command line. A version or help text that was asked for goes to out. An error
 // other than ErrDone was told on failures already.
 func ParseFlags(name string, args []string, build telemetry.Build, out, failures io.Writer) (Flags, error) {
@@ -37,11 +46,15 @@ func ParseFlags(name string, args []string, build telemetry.Build, out, failures
 	set.DurationVar(&f.DrainTimeout, "drain-timeout", DrainTimeout, "how long to finish and release after SIGTERM")
 	set.BoolVar(&f.AllowLoopback, "allow-loopback", false, "permit database and broker on this machine, as in tests")
 	set.BoolVar(&version, "version", false, "print the version and exit")
+	set.Usage = func() {} // help goes to out, and a mistake needs one line, not all of it
 	if err := set.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) { // flag has printed it already
-			return f, ErrDone
+		if !errors.Is(err, flag.ErrHelp) { // flag has printed it already
+			return f, err
 		}
-		return f, err
+		fmt.Fprintf(out, helpText, name)
+		set.SetOutput(out)
+		set.PrintDefaults()
+		return f, ErrDone
 	}
 	if version {
 		fmt.Fprintf(out, "%s %s\n", name, build)

@@ -11,6 +11,24 @@ import (
 	"github.com/postrider/postrider/internal/telemetry"
 )
 
+func TestHelpGoesToTheOutputAndMistakesDoNot(t *testing.T) {
+	t.Parallel()
+	var out, failures bytes.Buffer
+	if _, err := ParseFlags("relay", []string{"--help"}, telemetry.Build{}, &out, &failures); !errors.Is(err, ErrDone) {
+		t.Errorf("--help: error = %v, want %v", err, ErrDone)
+	}
+	if !strings.HasPrefix(out.String(), "Usage: relay [flags]\n") || failures.Len() > 0 {
+		t.Errorf("--help printed %q and on failures %q", &out, &failures)
+	}
+	out.Reset()
+	if _, err := ParseFlags("relay", []string{"--dsn=x"}, telemetry.Build{}, &out, &failures); err == nil {
+		t.Error("an unknown flag was accepted")
+	}
+	if want := "flag provided but not defined: -dsn\n"; out.Len() > 0 || failures.String() != want {
+		t.Errorf("an unknown flag printed %q and on failures %q, want %q", &out, &failures, want)
+	}
+}
+
 func TestTheCommandLine(t *testing.T) {
 	t.Parallel()
 	defaults := Flags{
