@@ -43,7 +43,8 @@ func newVerifyCommand() *cobra.Command {
 		Use:   "verify -f DIR",
 		Short: "Prove that every message arrived, once, in order, and was applied once",
 		Long:  verifyText,
-		Example: `  postrider verify -f config/samples --data /tmp/postrider --grace 0s --effects ledger:order_id:version:entry
+		Example: `  postrider verify -f config/samples --data /tmp/postrider --grace 0s \
+    --effects ledger:order_id:version:entry
   postrider verify -f resources/ --effects shop/billing=ledger:order_id:version:entry`,
 		Args: onlyResources,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
