@@ -10,12 +10,12 @@ import (
 	"github.com/postrider/postrider/test/testkit"
 )
 
-// blamelessStates are those that say nothing of the message whose statement meets them.
+// blamelessStates are those that say nothing of the message whose statement meets them. One more, 25006, has a test of its
+// own: it costs the connection.
 var blamelessStates = map[string]string{
 	"a serialization failure":       "40001",
 	"a deadlock":                    "40P01",
 	"a connection failure":          "08006",
-	"a read-only transaction":       "25006",
 	"a refused password":            "28000",
 	"a full disk":                   "53100",
 	"a server that stops":           "57P01",
@@ -125,6 +125,30 @@ func TestABlamelessErrorOfAllMessagesIsTheEnvironments(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A read-only answer drops the connection, since another host may accept writes; until the server has noticed, the dropped
+// session holds its keys, and they are left out as if another process had them.
+func TestAReadOnlyAnswerIsTheEnvironments(t *testing.T) {
+	t.Parallel()
+	in := newInbox(t)
+	s := in.store()
+	in.failing("25006", "%")
+	items := []*verdict.Item{order("a", "k", 1), order("b", "l", 1)}
+	testkit.Eventually(t, patience, "the answer to be told", func() bool {
+		ds, err := s.Apply(t.Context(), apart(verdict.Rules{}), items)
+		if diff := cmp.Diff([]string{"undecided", "undecided"}, actions(ds)); diff != "" {
+			t.Errorf("decisions differ (-want +got):\n%s", diff)
+		}
+		return err != nil
+	})
+	in.failing("25006", "nobody")
+	testkit.Eventually(t, patience, "both effects", func() bool {
+		if _, err := s.Apply(t.Context(), apart(verdict.Rules{}), items); err != nil {
+			t.Errorf("Apply() error = %v", err)
+		}
+		return cmp.Equal([]string{"k@1", "l@1"}, in.effects())
+	})
 }
 
 func TestABlamelessErrorBehindARefusedMessageIsFoundOutToo(t *testing.T) {
