@@ -18,6 +18,12 @@ test: ## Run everything CI runs: verify, every test on real servers, the quick s
 	@hack/preflight.sh cc
 	@go build -o bin/ci ./hack/ci && bin/ci test
 
+.PHONY: test-kubernetes
+test-kubernetes: ## Try the operator on a real control plane; builds Kubernetes once, which takes a quarter of an hour.
+	@hack/preflight.sh
+	@go run ./hack/cluster
+	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -count=1 ./test/envtest
+
 .PHONY: lint
 lint: ## Check style, sizes, import rules and API conventions.
 	@hack/preflight.sh

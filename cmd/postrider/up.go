@@ -87,7 +87,12 @@ func newUpCommand() *cobra.Command {
 	flags := cmd.Flags()
 	resourcesFlag(cmd, &paths)
 	flags.BoolVar(&cfg.External, "external", false, "dial the hosts that the resources name; start no server")
-	flags.StringVar(&cfg.Data, "data", "", "keep the embedded servers' data in this `folder` (default: a temporary one)")
+	flags.StringVar(
+		&cfg.Data,
+		"data",
+		"",
+		"keep the embedded servers' data in this `folder` (default: a temporary one)",
+	)
 	flags.IntVar(&cfg.PostgresPort, "postgres-port", 0, "`port` of the embedded PostgreSQL (default: a free one)")
 	flags.IntVar(&cfg.NATSPort, "nats-port", 0, "`port` of the embedded NATS (default: a free one)")
 	flags.StringArrayVar(&inits, "init", nil,

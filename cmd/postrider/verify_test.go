@@ -135,7 +135,10 @@ func TestVerifyRefusesWhatItCannotUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no resources":    {args: nil, want: "no resources: name their folder, as in postrider verify -f config/samples"},
+		"no resources": {
+			args: nil,
+			want: "no resources: name their folder, as in postrider verify -f config/samples",
+		},
 		"negative grace":  {args: []string{"-f", dir, "--grace", "-1s"}, want: "--grace -1s: want 0 or more"},
 		"half an effects": {args: []string{"-f", dir, "--effects", "ledger:order_id"}, want: "--effects: "},
 		"effects of nobody": {
