@@ -160,10 +160,14 @@ func (o *outbox) exec(tx pgx.Tx, statement string, args ...any) {
 // awaitBlocked waits until a session of this test waits for a lock.
 func (o *outbox) awaitBlocked() {
 	o.t.Helper()
-	testkit.Eventually(o.t, patience, "a session waits for a lock", func() bool {
-		return testkit.Value[bool](o.DB, `SELECT EXISTS (SELECT 1 FROM pg_stat_activity
-			WHERE application_name = $1 AND wait_event_type = 'Lock')`, o.Schema)
-	})
+	testkit.Eventually(o.t, patience, "a session waits for a lock", func() bool { return o.blocked() > 0 })
+}
+
+// blocked counts the sessions of this test that wait for a lock.
+func (o *outbox) blocked() int64 {
+	o.t.Helper()
+	return testkit.Value[int64](o.DB, `SELECT count(*) FROM pg_stat_activity
+		WHERE application_name = $1 AND wait_event_type = 'Lock'`, o.Schema)
 }
 
 // result waits for the answer of a call that runs beside the test.

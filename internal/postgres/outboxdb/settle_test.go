@@ -200,6 +200,43 @@ func TestASettleThatWaitedForATakeoverMovesNothing(t *testing.T) {
 	})
 }
 
+// A takeover that waits for a settle comes before the next one: with a shared lock, settles would overtake it for as long
+// as there is something to settle.
+func TestASettleDoesNotOvertakeAWaitingTakeover(t *testing.T) {
+	t.Parallel()
+	isolations(t, func(t *testing.T, o *outbox) {
+		t.Helper()
+		s, l := o.holder()
+		r := o.put("k1")
+		o.expire()
+		next := o.store()
+		running := o.open()
+		o.exec(running, s.sql.settle, l.Relay, l.Shard, l.Holder, l.Term, uuids(nil), []string{})
+		taken := make(chan bool, 1)
+		go func() {
+			_, ok, err := next.Acquire(t.Context(), 0, time.Minute)
+			taken <- ok && err == nil
+		}()
+		o.awaitBlocked()
+		settled := make(chan error, 1)
+		go func() {
+			_, err := s.Settle(t.Context(), l, ids(r), places(1))
+			settled <- err
+		}()
+		testkit.Eventually(t, patience, "the second settle to wait, or to overtake", func() bool {
+			return o.blocked() == 2 || len(settled) > 0
+		})
+		o.commit(running)
+
+		if err := result(t, settled); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("Settle() = %v, want %v", err, lease.ErrLost)
+		}
+		if !result(t, taken) {
+			t.Error("the takeover did not get the shard")
+		}
+	})
+}
+
 // Without the fence a zombie's settle goes through. This is what the term is for.
 func TestMutationSettleWithoutTheFenceLetsAZombieWrite(t *testing.T) {
 	t.Parallel()
