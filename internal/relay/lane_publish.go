@@ -49,10 +49,21 @@ func (l *lane) publishAhead(ctx context.Context, now, deadline time.Time) {
 			l.settle(v.done, v.places)
 		}
 		if len(v.refused) > 0 {
+			l.tellRefused(ctx, v.refused)
 			l.refuse(v.refused, v.hold)
 		}
 		l.mem.forget(v.forget)
 	})
+}
+
+// tellRefused names what the broker refuses, one line a batch: the status shows only that something waits.
+func (l *lane) tellRefused(ctx context.Context, refused []refusal) {
+	if len(refused) == 0 {
+		return
+	}
+	first := &refused[0]
+	l.log.WarnContext(ctx, "Messages refused", "batchSize", len(refused), "reason", string(first.reason),
+		"eventId", first.row.ID.String(), "attempt", first.row.Attempts+1)
 }
 
 // publishDue sends held rows of keys whose wait is over.
@@ -66,6 +77,7 @@ func (l *lane) publishDue(ctx context.Context, now, deadline time.Time) {
 			v := judgeDue(b, work, l.unsure, outage == nil)
 			l.learn(ctx, answered, b, v.outage)
 			l.settleDue(v)
+			l.tellRefused(ctx, v.refused)
 			l.refuseDue(v.refused, v.gates)
 			l.postpone(v.postpone)
 		}

@@ -426,7 +426,8 @@ func TestAReportBeforeTheStartKnowsNothing(t *testing.T) {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	p := w.process(options{})
+	log := testkit.NewLog(t)
+	p := w.process(options{log: log.Logger()})
 	poison := w.put("poison", 2)[0]
 	w.put("k", 3)
 	w.broker.script(func(m message.Message) (broker.Confirmation, bool) {
@@ -438,6 +439,9 @@ func TestReport(t *testing.T) {
 	p.run(t.Context())
 	t.Cleanup(func() { p.kill() })
 	w.awaitSQL("only the refused key waits", `count(*) = 2 AND bool_and(held) FROM message_outbox`)
+	if line := "eventID=" + poison.ID.String(); !log.Contains("Messages refused") || !log.Contains(line) {
+		t.Errorf("the log does not say why the key waits: want %s", line)
+	}
 	got, conditions := p.Report(t.Context())
 	if got.LastPublishedTime == nil || got.Backlog == nil || got.Backlog.OldestMessageTime == nil {
 		t.Fatalf("report = %+v, backlog = %+v: times are missing", got, got.Backlog)
