@@ -6,7 +6,7 @@ export GOFLAGS ?= -buildvcs=false
 
 .PHONY: help
 help: ## List these commands.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: quickstart
 quickstart: ## See orders move from a database through a broker into another, about a minute.
