@@ -187,6 +187,9 @@ func (m *members) start(hard context.Context, l lease.Lease, asked time.Time) {
 	one.log.InfoContext(hard, "Lease gained")
 	m.r.calls.Go(func() {
 		how := one.run(hard)
+		if how == drained && m.r.crashing() {
+			how = cut // the drain was quicker than the end
+		}
 		if how == drained {
 			// The next holder need not wait for the lease's end. If this fails, it has to.
 			if err := m.r.store.GiveBack(hard, one.lease); err != nil {

@@ -119,6 +119,16 @@ func (r *Relay) Run(ctx context.Context) error {
 // Crash ends Run at once, as killing the process would: nothing more is settled, no shard is given back.
 func (r *Relay) Crash() { r.crashOnce.Do(func() { close(r.crash) }) }
 
+// crashing says whether Crash was called.
+func (r *Relay) crashing() bool {
+	select {
+	case <-r.crash:
+		return true
+	default:
+		return false
+	}
+}
+
 // Reconfigure takes run policy, batch bounds and backoff over. It changes nothing when cfg is invalid or differs in
 // what is fixed.
 func (r *Relay) Reconfigure(cfg Config) error {
