@@ -99,7 +99,7 @@ func (r *runner) skipRootTests(packages []testPackage) []string {
 
 // goTest runs the packages' tests with the real servers beside them and counts what passed.
 func (r *runner) goTest(ctx context.Context, env, flags []string, packages []testPackage) error {
-	args := []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=15m", "-parallel=4"}
+	args := []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-parallel=4"}
 	args = append(args, flags...)
 	for _, pkg := range packages {
 		args = append(args, pkg.path)
