@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -182,6 +183,8 @@ func TestAZombieChangesNothing(t *testing.T) {
 	}
 	w.put("k", 3)
 	zombie := w.start(options{config: short, wrap: h.wrap})
+	release := sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(release) // or a test that fails before would wait for the zombie for ever
 	<-reached
 	next := w.start(options{config: short})
 	w.awaitEmpty()
@@ -189,7 +192,7 @@ func TestAZombieChangesNothing(t *testing.T) {
 		w.DB,
 		`SELECT string_agg(p::text, ';' ORDER BY position) FROM message_outbox_published p`,
 	)
-	close(goOn)
+	release()
 	if err := <-outcome; !errors.Is(err, lease.ErrLost) {
 		t.Errorf("the zombie's settle = %v, want %v", err, lease.ErrLost)
 	}
