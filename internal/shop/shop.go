@@ -1,13 +1,13 @@
 // Package shop is a small shop whose orders are placed, paid, shipped or refunded: real business
 // transactions that write a change and a message together, and a ledger on the other side.
 //
-// The quickstarts drive it, and its totals are known before anything is published, so that the ledger
-// can be checked from outside. It is a demonstration: no other package depends on it.
+// Its tables are in orders.sql and billing.sql beside this file. The quickstarts drive it, and its totals are known
+// before anything is published, so that the ledger can be checked from outside. It is a demonstration: no other package
+// depends on it.
 package shop
 
 import (
 	"context"
-	_ "embed" // the tables
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,16 +21,6 @@ import (
 
 	"github.com/postrider/postrider/outbox"
 )
-
-// OrdersSQL makes the shop's tables in its orders database. It may run again.
-//
-//go:embed orders.sql
-var OrdersSQL string
-
-// BillingSQL makes the billing service's tables. It may run again.
-//
-//go:embed billing.sql
-var BillingSQL string
 
 // Config says how much business the shop does.
 type Config struct {
