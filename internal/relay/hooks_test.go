@@ -25,6 +25,7 @@ type hooks struct {
 	renew     func(call func() error) error
 	refuse    func(call func() error) error
 	claim     func() error
+	join      func(call func() error) error
 }
 
 func (h *hooks) wrap(s relay.Store) relay.Store {
@@ -103,6 +104,14 @@ func (h *hooks) Release(
 func (h *hooks) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refusal, hold []message.ID) error {
 	return around(h, func(h *hooks) func(func() error) error { return h.refuse },
 		func() error { return h.Store.Refuse(ctx, l, refused, hold) })
+}
+
+func (h *hooks) Join(ctx context.Context, until time.Duration) (source string, err error) {
+	err = around(h, func(h *hooks) func(func() error) error { return h.join }, func() (err error) {
+		source, err = h.Store.Join(ctx, until)
+		return err
+	})
+	return source, err
 }
 
 func (h *hooks) Renew(ctx context.Context, l lease.Lease, d time.Duration) error {
