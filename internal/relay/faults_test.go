@@ -214,6 +214,29 @@ func TestAZombieChangesNothing(t *testing.T) {
 	}
 }
 
+// G4, P8: the first batch cannot be sent since the database gives no answer about the table's source. What was read
+// ahead of it meanwhile is of the same key.
+func TestWhatWasReadAheadWaitsForABatchThatWasNotSent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	log := testkit.NewLog(t)
+	h := &hooks{}
+	var failed atomic.Bool
+	h.adopt = func(call func() error) error {
+		if failed.Swap(true) {
+			return call()
+		}
+		testkit.Eventually(t, patience, "the next batch is read", func() bool {
+			return strings.Count(log.String(), "Claimed batch") == 2
+		})
+		return errLostAnswer
+	}
+	w.put("k", 9)
+	w.start(options{wrap: h.wrap, log: log.Logger(), config: func(c *relay.Config) { c.Batch.MaxMessages = 3 }})
+	w.awaitEmpty()
+	w.inOrder("k", 9)
+}
+
 // deadlines remembers until when publishes may run.
 type deadlines struct {
 	*ledger

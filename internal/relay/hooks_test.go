@@ -26,6 +26,7 @@ type hooks struct {
 	refuse    func(call func() error) error
 	claim     func() error
 	join      func(call func() error) error
+	adopt     func(call func() error) error
 }
 
 func (h *hooks) wrap(s relay.Store) relay.Store {
@@ -109,6 +110,14 @@ func (h *hooks) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refus
 func (h *hooks) Join(ctx context.Context, until time.Duration) (source string, err error) {
 	err = around(h, func(h *hooks) func(func() error) error { return h.join }, func() (err error) {
 		source, err = h.Store.Join(ctx, until)
+		return err
+	})
+	return source, err
+}
+
+func (h *hooks) AdoptSource(ctx context.Context, offered string) (source string, err error) {
+	err = around(h, func(h *hooks) func(func() error) error { return h.adopt }, func() (err error) {
+		source, err = h.Store.AdoptSource(ctx, offered)
 		return err
 	})
 	return source, err

@@ -38,8 +38,9 @@ func (l *lane) publishAhead(ctx context.Context, now, deadline time.Time) {
 	rows := l.ahead
 	l.ahead = nil
 	l.publish(ctx, now, deadline, rows, func(answered time.Time, b *batch) {
-		if b == nil {
-			l.mem.forget(rows)
+		if b == nil { // what was read ahead may be of the same keys: it must not be sent before these
+			l.mem.forget(append(rows, l.ahead...))
+			l.ahead = nil
 			return
 		}
 		v := judge(b, l.ahead, l.mem.unordered, l.unsure)

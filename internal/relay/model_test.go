@@ -20,8 +20,8 @@ import (
 )
 
 // The model runs the real relay on a real PostgreSQL under everything that goes wrong: writers that commit late or roll
-// back, a broker that refuses, gives no answer or is not there, processes that are killed, and processes that stand
-// still until another has their shards and then go on. Afterwards every message must have arrived, the first time in
+// back, a broker that refuses, gives no answer or is not there, a database that fails any statement or loses its answer,
+// processes that are killed, and processes that stand still until another has their shards and then go on. Afterwards every message must have arrived, the first time in
 // the order of its key, and nothing may be left behind.
 //
 // A mutation puts one named mistake into the relay's edges; then the model must find something wrong. Without that it
@@ -197,7 +197,7 @@ func (mb *member) start(ctx context.Context) {
 			if m.mutate.store != nil {
 				s = m.mutate.store(s)
 			}
-			return &frozenStore{Store: s, frozen: mb.frozen}
+			return &troubledStore{Store: s, frozen: mb.frozen, quiet: &m.quiet, random: seeded(mb.random.Uint64())}
 		},
 	}
 	if m.mutate.broker != nil {
