@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -132,12 +133,16 @@ func (s *session) againstStream(
 	if !due.since.IsZero() {
 		since = due.since
 	}
-	scope := []any{c.ConsumerName, c.Stream.Name, from, since, c.Retention.Seconds()}
+	scope := slices.Clip([]any{c.ConsumerName, c.Stream.Name, c.Retention.Seconds(), from, since})
 	acked := []check{
 		{
 			"G5", "everything acknowledged has an outcome or a dead letter", ackedSQL,
 			append(scope, bigint(due.acked)),
 		},
+	}
+	aside := []check{
+		{"G1", "nothing without an outcome lies before where the durable begins", beforeSQL, scope},
+		{"G1", "nothing without an outcome is older than the inbox remembers", forgottenSQL, scope[:3]},
 	}
 	checks := []check{
 		{
@@ -147,17 +152,36 @@ func (s *session) againstStream(
 		{"G5", "every outcome is that of the message in the stream", digestSQL, []any{c.ConsumerName}},
 	}
 	if copied.unchecked != "" {
-		return notChecked(append(checks, acked...), copied.unchecked), nil
+		return notChecked(slices.Concat(checks, acked, aside[:1]), copied.unchecked), nil
 	}
-	results, err := s.run(ctx, checks)
+	results, err := s.run(ctx, slices.Concat(checks, aside))
 	if err != nil {
 		return nil, err
 	}
+	results = notCovered(results, c)
 	if !due.known {
 		return append(results, notChecked(acked, "no durable consumer was named")...), nil
 	}
 	more, err := s.run(ctx, acked)
 	return append(results, more...), err
+}
+
+// notCovered judges what the consumer does not owe, the last two of the results. What the inbox was to forget proves
+// nothing; where the durable begins is the user's word or a loss, and nobody but the user can tell.
+func notCovered(results []Check, c Consumer) []Check {
+	before, forgotten := &results[len(results)-2], &results[len(results)-1]
+	if c.AcceptStart && before.Result == Broken {
+		before.set(NotChecked, fmt.Sprintf("%d messages lie below where the durable begins: they are not covered",
+			before.Broken))
+	}
+	if forgotten.Result == Broken {
+		forgotten.set(NotChecked, fmt.Sprintf("%d messages are older than %s: they are not covered",
+			forgotten.Broken, c.Retention))
+	}
+	if c.Retention == 0 { // it remembers for ever: nothing can be left out
+		return results[:len(results)-1]
+	}
+	return results
 }
 
 // Each statement returns how much it looked at, how much is broken and the first offender. $1 is the consumer name.
@@ -217,16 +241,23 @@ bad AS (
 SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM bad),
        (SELECT format('key hash %s in state %s', key_hash, state) FROM bad ORDER BY key_hash LIMIT 1)`
 
-	// owed are the messages of the stream that must have an outcome, told by their first copy: $2 the stream, $3 and $4
-	// where the consumer began, $5 the inbox's memory in seconds. Records whose envelope cannot be read are owed a dead
-	// letter.
-	owed = `
+	// Three sets of the stream's messages, each told by its first copy: owed must have an outcome; before lie wholly below
+	// where the consumer began; forgotten are older than the inbox's memory. $2 is the stream, $3 the inbox's memory in
+	// seconds, $4 and $5 where the consumer began. Records whose envelope cannot be read are owed a dead letter.
+	copies = `
 WITH owed AS (
   SELECT s.source, s.event_id, min(s.sequence) AS sequence, min(s.stored_at) AS stored_at
   FROM pg_temp.verify_stream s
-  WHERE s.sequence >= $3::bigint AND s.stored_at >= $4::timestamptz
-    AND ($5::float8 = 0 OR s.stored_at > statement_timestamp() - make_interval(secs => $5::float8))
-  GROUP BY s.source, s.event_id, CASE WHEN s.event_id IS NULL THEN s.sequence END),
+`
+	begun      = `(s.sequence >= $4::bigint AND s.stored_at >= $5::timestamptz)`
+	remembered = `($3::float8 = 0 OR s.stored_at > statement_timestamp() - make_interval(secs => $3::float8))`
+	each       = `  GROUP BY s.source, s.event_id, CASE WHEN s.event_id IS NULL THEN s.sequence END`
+
+	owed      = copies + `  WHERE ` + begun + ` AND ` + remembered + each + `),` + open
+	before    = copies + each + ` HAVING NOT bool_or(` + begun + `) AND bool_or(` + remembered + `)),` + open
+	forgotten = copies + each + ` HAVING NOT bool_or(` + remembered + `)),` + open
+
+	open = `
 open AS (
   SELECT o.sequence, o.event_id, o.stored_at FROM owed o
   WHERE NOT EXISTS (SELECT 1 FROM {message_inbox} i
@@ -243,6 +274,9 @@ SELECT (SELECT count(*) FROM owed), (SELECT count(*) FROM bad),
 
 	handledSQL = owed + `bad AS (
   SELECT * FROM open WHERE stored_at < statement_timestamp() - make_interval(secs => $6::float8))` + owedResult
+
+	beforeSQL    = before + `bad AS (SELECT * FROM open)` + owedResult
+	forgottenSQL = forgotten + `bad AS (SELECT * FROM open)` + owedResult
 
 	ackedSQL = owed + `bad AS (SELECT * FROM open WHERE sequence <= $6::bigint)` + owedResult
 

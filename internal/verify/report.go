@@ -46,6 +46,9 @@ type Check struct {
 	Note string
 }
 
+// set replaces what was found by a result and why.
+func (c *Check) set(r Result, note string) { c.Result, c.Note, c.First = r, note, "" }
+
 // Fact is a number that belongs to the picture and breaks nothing.
 type Fact struct {
 	Name  string

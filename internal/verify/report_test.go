@@ -211,6 +211,8 @@ func allOfStream(note string) map[string]string {
 		"duplicates carry the same key and bytes":                      note,
 		"the first deliveries of a key are in order of their versions": note,
 		"nothing is in the stream without a committed row":             note,
+		"no published row lies beyond the end of the stream":           note,
+		"no published row lies below the first message of the stream":  note,
 	}
 }
 
@@ -248,6 +250,7 @@ func TestWhatCannotBeReadIsAnError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
+			w.subscribe()
 			in := w.input()
 			tc.change(&in, w)
 

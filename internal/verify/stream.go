@@ -24,6 +24,7 @@ const (
 	indexCopySQL = `CREATE INDEX ON pg_temp.verify_stream (event_id);
 		CREATE INDEX ON pg_temp.verify_stream (sequence);
 		ANALYZE pg_temp.verify_stream`
+	nowSQL      = `SELECT clock_timestamp()`
 	dropCopySQL = `DROP TABLE IF EXISTS pg_temp.verify_stream`
 )
 
@@ -39,7 +40,8 @@ const (
 
 // streamCopy says what of the stream is in the temporary table.
 type streamCopy struct {
-	first, last uint64 // of the stream, when the copy was begun
+	first, last uint64    // of the stream, when the copy was begun
+	begun       time.Time // by the database's clock: what was published before is in the copy, or lost
 	// unchecked says why the stream's content proves nothing; empty where it does.
 	unchecked string
 }
@@ -55,12 +57,16 @@ func (s *session) copyStream(ctx context.Context, source Stream, subjects []stri
 	if source.JS == nil {
 		return streamCopy{unchecked: "no stream was given"}, nil
 	}
+	var c streamCopy
+	if err := s.conn.QueryRow(ctx, nowSQL).Scan(&c.begun); err != nil {
+		return streamCopy{}, fmt.Errorf("read the database's clock: %w", err)
+	}
 	stream, err := source.JS.Stream(ctx, source.Name)
 	if err != nil {
 		return streamCopy{}, fmt.Errorf("look at stream %s: %w", source.Name, err)
 	}
 	info := stream.CachedInfo()
-	c := streamCopy{first: info.State.FirstSeq, last: info.State.LastSeq}
+	c.first, c.last = info.State.FirstSeq, info.State.LastSeq
 	switch {
 	case info.Config.Retention != jetstream.LimitsPolicy:
 		c.unchecked = fmt.Sprintf("stream %s drops messages once they are consumed", source.Name)

@@ -52,7 +52,10 @@ type Consumer struct {
 	FilterSubjects []string
 	// Retention is how long the inbox remembers: older messages of the stream need no row. 0 means for ever.
 	Retention time.Duration
-	Effects   []Effects
+	// AcceptStart says that the durable was made on purpose to begin where it does. Without it, messages below that
+	// place which nobody handled break a promise: Postrider itself makes no durable that leaves any out.
+	AcceptStart bool
+	Effects     []Effects
 }
 
 // Stream is a JetStream stream. Without JS it is not looked at.

@@ -1,12 +1,14 @@
 package verify_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/verify"
@@ -17,6 +19,9 @@ func healthy(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.grace = time.Hour
+	// Handled before the durable was lost and made again behind it.
+	w.through(event(0, 1))
+	w.subscribe(fromSequence(2))
 	for version := 1; version <= 3; version++ {
 		w.through(event(1, version))
 		w.through(event(2, version))
@@ -75,8 +80,8 @@ func TestEverythingThatIsAllowedIsAccepted(t *testing.T) {
 		got[name] = report.Fact(name)
 	}
 	want := map[string]int64{
-		verify.FactPublished: 10, verify.FactPending: 3, verify.FactHeld: 2, verify.FactDuplicates: 1,
-		verify.FactApplied: 6, verify.FactParked: 2, verify.FactDeadLettered: 1,
+		verify.FactPublished: 11, verify.FactPending: 3, verify.FactHeld: 2, verify.FactDuplicates: 1,
+		verify.FactApplied: 7, verify.FactParked: 2, verify.FactDeadLettered: 1,
 		verify.FactRelayDeadLetters: 1, verify.FactConsumerDeadLetters: 2,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -130,12 +135,18 @@ func TestEachViolationIsFound(t *testing.T) {
 			want:  map[string]string{"a gate is due exactly where it is not blocked": "state Retry"},
 		},
 		"an event settled twice": {
-			plant: func(w *world) { w.archive(event(1, 1), 1) },
+			plant: func(w *world) { w.archive(event(1, 1), 2) },
 			want:  map[string]string{"no row was settled twice": event(1, 1).ID.String()},
 		},
 		"an event that is published and still pending": {
 			plant: func(w *world) { w.pending(event(1, 1), false, 0) },
 			want:  map[string]string{"no row was settled twice": event(1, 1).ID.String()},
+		},
+		"a published row beyond the end of the stream": {
+			plant: func(w *world) { w.archive(event(extra, 1), 1000) },
+			want: map[string]string{
+				"no published row lies beyond the end of the stream": event(extra, 1).ID.String(),
+			},
 		},
 		"a published row that is not in the stream": {
 			plant: func(w *world) { w.archive(event(extra, 1), 4) },
@@ -147,7 +158,7 @@ func TestEachViolationIsFound(t *testing.T) {
 		"a broker position that names another message": {
 			plant: func(w *world) {
 				w.outbox.Exec(`UPDATE message_outbox_published SET broker_position = $1 WHERE event_id = $2`,
-					w.position(2), event(1, 1).ID.String())
+					w.position(3), event(1, 1).ID.String())
 			},
 			want: map[string]string{"every published row is where its broker position says": event(1, 1).ID.String()},
 		},
@@ -244,6 +255,18 @@ func TestEachViolationIsFound(t *testing.T) {
 				"everything acknowledged has an outcome or a dead letter": "without a readable id",
 			},
 		},
+		"a message below where the durable begins that nobody handled": {
+			plant: func(w *world) {
+				w.inbox.Exec(`DELETE FROM ledger WHERE order_id = 'order-0'`)
+				w.inbox.Exec(`DELETE FROM message_inbox WHERE event_id = $1`, event(0, 1).ID.String())
+			},
+			want: map[string]string{
+				"nothing without an outcome lies before where the durable begins": event(
+					0,
+					1,
+				).ID.String() + " at sequence 1",
+			},
+		},
 		"an outcome that belongs to other bytes": {
 			plant: func(w *world) {
 				w.inbox.Exec(
@@ -305,6 +328,181 @@ func TestEachViolationIsFound(t *testing.T) {
 				t.Errorf("also reported as broken: %v", found)
 			}
 		})
+	}
+}
+
+func fromSequence(sequence uint64) func(*jetstream.ConsumerConfig) {
+	return func(c *jetstream.ConsumerConfig) {
+		c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, sequence
+	}
+}
+
+// Whatever a durable leaves out of the stream is told: as a broken promise, or as not covered where the user says that
+// it was meant, or where the inbox was to forget.
+func TestNothingOfTheStreamIsLeftOutSilently(t *testing.T) {
+	t.Parallel()
+
+	const (
+		before    = "nothing without an outcome lies before where the durable begins"
+		forgotten = "nothing without an outcome is older than the inbox remembers"
+	)
+	policy := func(p jetstream.DeliverPolicy) func(*jetstream.ConsumerConfig) {
+		return func(c *jetstream.ConsumerConfig) { c.DeliverPolicy = p }
+	}
+	cases := map[string]struct {
+		begin     func(*jetstream.ConsumerConfig)
+		plant     func(*world)
+		accept    bool
+		retention time.Duration
+		title     string
+		want      verify.Result
+		part      string // of the note, or of the first offender
+	}{
+		"a start sequence": {begin: fromSequence(3), title: before, want: verify.Broken, part: "at sequence 1,"},
+		"a start time": {
+			begin: func(c *jetstream.ConsumerConfig) {
+				soon := time.Now().Add(time.Hour)
+				c.DeliverPolicy, c.OptStartTime = jetstream.DeliverByStartTimePolicy, &soon
+			},
+			title: before, want: verify.Broken, part: "at sequence 1,",
+		},
+		"only what is new": {
+			begin: policy(jetstream.DeliverNewPolicy), title: before, want: verify.Broken, part: "at sequence 1,",
+		},
+		"only the last": {
+			begin: policy(jetstream.DeliverLastPolicy), title: before, want: verify.Broken, part: "at sequence 1,",
+		},
+		"a start sequence that was meant": {
+			begin: fromSequence(3), accept: true, title: before, want: verify.NotChecked,
+			part: "2 messages lie below where the durable begins: they are not covered",
+		},
+		"a start sequence above what is handled or dead-lettered": {
+			begin: fromSequence(3), title: before, want: verify.Kept,
+			plant: func(w *world) {
+				w.remember(event(1, 1), "S")
+				w.failure(w.inbox, "Consumer", event(1, 2), "")
+			},
+		},
+		"a message below whose copy above will be delivered": {
+			begin: fromSequence(3), title: before, want: verify.Broken, part: "event " + event(1, 2).ID.String(),
+			plant: func(w *world) { w.publish(event(1, 1)) },
+		},
+		"what is older than the inbox remembers": {
+			begin: policy(jetstream.DeliverAllPolicy), retention: time.Microsecond, title: forgotten,
+			want: verify.NotChecked, part: "2 messages are older than 1µs: they are not covered",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.effects, w.grace, w.accept, w.retention = nil, time.Hour, tc.accept, tc.retention
+			w.publish(event(1, 1))
+			w.publish(event(1, 2))
+			w.subscribe(tc.begin)
+			if tc.plant != nil {
+				tc.plant(w)
+			}
+			in := w.input()
+			in.Relays = nil
+
+			report, err := verify.Run(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			var got verify.Check
+			for _, c := range report.Sections[0].Checks {
+				if c.Title == tc.title {
+					got = c
+				}
+			}
+			if got.Result != tc.want || !strings.Contains(got.First+got.Note, tc.part) {
+				t.Errorf("%v, first %q, note %q; want %v with %q", got.Result, got.First, got.Note, tc.want, tc.part)
+			}
+			if report.OK() != (tc.want != verify.Broken) {
+				t.Errorf("OK() = %v", report.OK())
+			}
+		})
+	}
+}
+
+// A stream that was deleted, or put back from an older copy, lacks what was published to it before: while it is shorter
+// than it was, and when it has grown over the old positions.
+func TestAStreamThatWasMadeAgainIsFound(t *testing.T) {
+	t.Parallel()
+
+	const short, long = 2, 6
+	cases := map[string]struct {
+		after int
+		want  string
+	}{
+		"and is shorter than it was": {after: short, want: "no published row lies beyond the end of the stream"},
+		"and is longer than it was":  {after: long, want: "every published row is in the stream"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for version := 1; version <= 4; version++ {
+				w.archive(event(1, version), w.publish(event(1, version)))
+			}
+			cfg := w.atBroker().CachedInfo().Config
+			if err := w.js.DeleteStream(t.Context(), w.stream.Name); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.js.CreateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			for version := 1; version <= tc.after; version++ {
+				w.archive(event(2, version), w.publish(event(2, version)))
+			}
+			in := w.input()
+			in.Consumers = nil
+
+			report, err := verify.Run(t.Context(), in)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			for _, c := range report.Sections[0].Checks {
+				if c.Title == tc.want && c.Result != verify.Broken {
+					t.Errorf("%s: %v after looking at %d", c.Title, c.Result, c.Looked)
+				}
+			}
+			if report.OK() {
+				t.Error("the report is OK")
+			}
+		})
+	}
+}
+
+// Rows whose messages the stream has dropped are counted and not called checked.
+func TestRowsBelowWhatTheStreamHoldsAreToldAsNotCovered(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for version := 1; version <= 4; version++ {
+		w.archive(event(1, version), w.publish(event(1, version)))
+	}
+	if err := w.atBroker().Purge(t.Context(), jetstream.WithPurgeSequence(4)); err != nil {
+		t.Fatal(err)
+	}
+	in := w.input()
+	in.Consumers = nil
+
+	report, err := verify.Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if !report.OK() {
+		t.Error("the report is not OK")
+	}
+	const want = "3 rows lie below what the stream still holds: they are not covered"
+	if i := slices.IndexFunc(report.Sections[0].Checks, func(c verify.Check) bool {
+		return c.Result == verify.NotChecked && c.Note == want
+	}); i < 0 {
+		t.Errorf("no check says %q: %+v", want, report.Sections[0].Checks)
 	}
 }
 

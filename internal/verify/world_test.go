@@ -36,6 +36,9 @@ type world struct {
 	durable jetstream.Consumer
 	grace   time.Duration
 	effects []verify.Effects
+	// retention is the inbox's memory; accept says that the durable begins where it does on purpose.
+	retention time.Duration
+	accept    bool
 }
 
 // newWorld makes an empty one on a real PostgreSQL and a real JetStream.
@@ -55,22 +58,36 @@ func newWorld(t *testing.T) *world {
 	w.inbox.Exec(`CREATE TABLE ledger (entry bigint PRIMARY KEY, order_id text, version bigint)`)
 	broker := testkit.NATS(t)
 	w.js, w.stream = broker.JetStream(), broker.Stream(jetstream.StreamConfig{})
-	w.subscribe()
 	w.effects = []verify.Effects{
 		{Table: "ledger", Key: "order_id", Version: "version", Order: "entry", Complete: true},
 	}
 	return w
 }
 
-func (w *world) subscribe() {
+// subscribe makes the durable, which begins where a test says or at the stream's first message.
+func (w *world) subscribe(begin ...func(*jetstream.ConsumerConfig)) {
 	w.t.Helper()
-	var err error
-	w.durable, err = w.js.CreateOrUpdateConsumer(w.t.Context(), w.stream.Name, jetstream.ConsumerConfig{
+	cfg := jetstream.ConsumerConfig{
 		Durable: durable, AckPolicy: jetstream.AckExplicitPolicy, FilterSubjects: []string{w.stream.Prefix + ".orders"},
-	})
+	}
+	for _, b := range begin {
+		b(&cfg)
+	}
+	var err error
+	w.durable, err = w.js.CreateConsumer(w.t.Context(), w.stream.Name, cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// atBroker is the world's stream as it is at the broker.
+func (w *world) atBroker() jetstream.Stream {
+	w.t.Helper()
+	stream, err := w.js.Stream(w.t.Context(), w.stream.Name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return stream
 }
 
 // event is the message of a key's version, with an id that tells both.
@@ -240,7 +257,7 @@ func (w *world) input() verify.Input {
 		},
 		Consumers: []verify.Consumer{{
 			Name: "consumer shop/billing", Pool: w.inbox.Pool(), Schema: w.inbox.Schema, ConsumerName: consumerName,
-			Stream: stream, Durable: durable, Effects: w.effects,
+			Stream: stream, Durable: durable, Effects: w.effects, Retention: w.retention, AcceptStart: w.accept,
 		}},
 	}
 }
