@@ -10,29 +10,20 @@ import (
 )
 
 // announce makes an event when a resource becomes ready, is so no more, or stops for a person.
-func (p *plane[S]) announce(resource client.Object, before, after []metav1.Condition) {
-	is, was := meta.FindStatusCondition(
-		after,
-		v1alpha1.ConditionReady,
-	), meta.FindStatusCondition(
-		before,
-		v1alpha1.ConditionReady,
-	)
+func (r *reconciler[R, S]) announce(resource client.Object, before, after []metav1.Condition) {
+	tell := func(kind, reason, message string) {
+		r.recorder.Eventf(resource, nil, kind, reason, "Reconcile", "%s", message)
+	}
+	was := meta.FindStatusCondition(before, v1alpha1.ConditionReady)
+	is := meta.FindStatusCondition(after, v1alpha1.ConditionReady)
 	stalled := meta.FindStatusCondition(after, v1alpha1.ConditionStalled)
 	switch {
 	case stalled != nil && meta.FindStatusCondition(before, v1alpha1.ConditionStalled) == nil:
-		p.recorder.Eventf(resource, nil, corev1.EventTypeWarning, stalled.Reason, "Reconcile", "%s", stalled.Message)
+		tell(corev1.EventTypeWarning, stalled.Reason, stalled.Message)
 	case is == nil || (was != nil && was.Status == is.Status):
 	case is.Status == metav1.ConditionTrue:
-		p.recorder.Eventf(
-			resource,
-			nil,
-			corev1.EventTypeNormal,
-			is.Reason,
-			"Reconcile",
-			"The workers run as they should",
-		)
+		tell(corev1.EventTypeNormal, is.Reason, "The workers run as they should")
 	case was != nil && was.Status == metav1.ConditionTrue:
-		p.recorder.Eventf(resource, nil, corev1.EventTypeWarning, is.Reason, "Reconcile", "%s", is.Message)
+		tell(corev1.EventTypeWarning, is.Reason, is.Message)
 	}
 }

@@ -25,25 +25,25 @@ type configuration[C any] interface {
 }
 
 // applyWorkload applies what differs from what we own of each object. The config comes before the Pods that read it.
-func (p *plane[S]) applyWorkload(ctx context.Context, w desired.Workload, seen *observed) error {
-	if _, err := applyChild(ctx, p.client, w.ServiceAccount, seen.serviceAccount, seen.serviceAccount != nil,
+func (r *reconciler[R, S]) applyWorkload(ctx context.Context, w desired.Workload, seen *observed) error {
+	if _, err := applyChild(ctx, r.client, w.ServiceAccount, seen.serviceAccount, seen.serviceAccount != nil,
 		corev1ac.ExtractServiceAccount); err != nil {
 		return err
 	}
-	if _, err := applyChild(ctx, p.client, w.ConfigMap, seen.configMap, seen.configMap != nil,
+	if _, err := applyChild(ctx, r.client, w.ConfigMap, seen.configMap, seen.configMap != nil,
 		corev1ac.ExtractConfigMap); err != nil {
 		return err
 	}
-	if _, err := applyChild(ctx, p.client, w.PodDisruptionBudget, seen.budget, seen.budget != nil,
+	if _, err := applyChild(ctx, r.client, w.PodDisruptionBudget, seen.budget, seen.budget != nil,
 		policyv1ac.ExtractPodDisruptionBudget); err != nil {
 		return err
 	}
 	if w.Deployment.Spec.Replicas == nil {
-		if err := p.leaveReplicas(ctx, w.Deployment, seen.deployment); err != nil {
+		if err := r.leaveReplicas(ctx, w.Deployment, seen.deployment); err != nil {
 			return err
 		}
 	}
-	applied, err := applyChild(ctx, p.client, w.Deployment, seen.deployment, seen.deployment != nil,
+	applied, err := applyChild(ctx, r.client, w.Deployment, seen.deployment, seen.deployment != nil,
 		appsv1ac.ExtractDeployment)
 	seen.rolling = applied
 	return err
@@ -76,7 +76,7 @@ func applyChild[O client.Object, C configuration[C]](
 // leaveReplicas lets go of the number of Pods of a resource that names none: it is made with a number, which then
 // belongs to whoever scales the Deployment. A field that its last owner drops would be reset, so it is handed to an
 // owner that never speaks again.
-func (p *plane[S]) leaveReplicas(
+func (r *reconciler[R, S]) leaveReplicas(
 	ctx context.Context, want *appsv1ac.DeploymentApplyConfiguration, have *appsv1.Deployment,
 ) error {
 	if have == nil {
@@ -90,7 +90,7 @@ func (p *plane[S]) leaveReplicas(
 	if owned.Spec == nil || owned.Spec.Replicas == nil {
 		return nil
 	}
-	err = p.client.Apply(ctx, desired.Replicas(have.Namespace, have.Name, *owned.Spec.Replicas).WithUID(have.UID),
+	err = r.client.Apply(ctx, desired.Replicas(have.Namespace, have.Name, *owned.Spec.Replicas).WithUID(have.UID),
 		client.FieldOwner(ReplicasOwner))
 	if apierrors.IsConflict(err) {
 		return nil // somebody else has them already

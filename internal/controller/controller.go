@@ -2,13 +2,14 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -65,43 +66,33 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if err := setupRelays(mgr, o); err != nil {
-		return err
+	return errors.Join(setup(mgr, o, relays()), setup(mgr, o, consumers()))
+}
+
+// setup adds the reconciler of a kind: it watches the kind, the objects made for it and, by the label that names the
+// resource, its Pods.
+func setup[R client.Object, S any](mgr ctrl.Manager, o Options, k kind[R, S]) error {
+	r := &reconciler[R, S]{
+		Options: o, kind: k,
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder(FieldOwner),
 	}
-	return setupConsumers(mgr, o)
-}
-
-// plane is what the reconcilers of all kinds share. S is the status of a kind.
-type plane[S any] struct {
-	Options
-	client client.Client
-	// live reads from the API server itself, for the few objects that the cache leaves out.
-	live     client.Reader
-	recorder events.EventRecorder
-	memory   memories[S]
-}
-
-func newPlane[S any](mgr ctrl.Manager, o Options) *plane[S] {
-	return &plane[S]{
-		Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder(FieldOwner),
-	}
-}
-
-// setup watches a kind, the objects made for it and, by the label that names the resource, its Pods.
-func setup(mgr ctrl.Manager, o Options, kind client.Object, label string, r reconcile.Reconciler) error {
-	return ctrl.NewControllerManagedBy(mgr).
-		For(kind, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+	err := ctrl.NewControllerManagedBy(mgr).
+		For(k.empty(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&corev1.ServiceAccount{}).
 		Owns(&corev1.ConfigMap{}).
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&appsv1.Deployment{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(byLabel(label))).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(byLabel(k.label))).
 		// ReplicaSets are only read; what they do shows in Deployments and Pods.
-		Watches(&appsv1.ReplicaSet{}, handler.EnqueueRequestsFromMapFunc(byLabel(label)), builder.WithPredicates(never())).
+		Watches(&appsv1.ReplicaSet{}, handler.EnqueueRequestsFromMapFunc(byLabel(k.label)), builder.WithPredicates(never())).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency, ReconciliationTimeout: passTimeout,
 		}).
 		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up %s: %w", k.name, err)
+	}
+	return nil
 }
 
 func never() predicate.Predicate {

@@ -6,28 +6,23 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/postrider/postrider/internal/desired"
 	"github.com/postrider/postrider/internal/status"
 )
 
-// facts gathers what the status depends on besides the reports. replicas is the resource's own number.
-func (p *plane[S]) facts(
-	owner client.Object, seen *observed, l *looked[S], replicas *int32, stepErr error,
-) status.Facts {
+// facts gathers what the status depends on besides the reports.
+func (r *reconciler[R, S]) facts(resource R, seen *observed, l *looked[S], stepErr error) status.Facts {
 	f := status.Facts{
-		Generation: owner.GetGeneration(),
-		Replicas:   wantedReplicas(seen, replicas),
+		Generation: resource.GetGeneration(),
+		Replicas:   wantedReplicas(seen, r.kind.parts(resource).replicas),
 		Running:    new(int32),
 		Selector:   labels.SelectorFromSet(seen.selector).String(),
 		Interval:   l.interval,
-		Rollout: rollout(
-			seen,
-		),
-		Waiting: waiting(seen.pods),
-		Stale:   l.stale,
-		Now:     metav1.NewTime(l.now).Rfc3339Copy().Time,
+		Rollout:    rollout(seen),
+		Waiting:    waiting(seen.pods),
+		Stale:      l.stale,
+		Now:        metav1.NewTime(l.now).Rfc3339Copy().Time,
 	}
 	if d := seen.deployment; d != nil {
 		f.Ready, *f.Running = d.Status.ReadyReplicas, d.Status.Replicas

@@ -96,27 +96,26 @@ func (l *looked[S]) remember(s S) {
 }
 
 // look asks the workers when it is time, and at once when there is another generation or Pod.
-func (p *plane[S]) look(
-	ctx context.Context, owner client.Object, seen *observed, every v1alpha1.Duration,
-	slow func([]statusz.Report) bool,
-) *looked[S] {
-	now := p.Now()
-	m := p.memory.of(owner)
-	l := &looked[S]{memory: m, interval: parsed(every), now: now, reported: make(map[types.UID]bool)}
+func (r *reconciler[R, S]) look(ctx context.Context, resource R, seen *observed) *looked[S] {
+	now := r.Now()
+	m := r.memory.of(resource)
+	l := &looked[S]{
+		memory: m, interval: parsed(r.kind.parts(resource).interval), now: now, reported: make(map[types.UID]bool),
+	}
 	ask := askable(seen.pods)
-	if m.generation != owner.GetGeneration() || m.replaced(ask) {
-		m.generation, m.changed = owner.GetGeneration(), now
+	if m.generation != resource.GetGeneration() || m.replaced(ask) {
+		m.generation, m.changed = resource.GetGeneration(), now
 		m.due = now
 	}
 	if !now.Before(m.due) {
-		p.ask(ctx, owner, m, ask)
+		r.ask(ctx, resource, m, ask)
 		l.last, l.fresh = m.last, true
 		m.due = now.Add(min(max(now.Sub(m.changed), shortestPause), l.interval))
 	}
 	l.next = max(m.due.Sub(now), shortestPause/2)
 	l.collect(m, seen.pods)
 	if l.fresh {
-		m.judge(slow(l.reports), now)
+		m.judge(r.kind.rules.Slow(l.reports), now)
 	}
 	return l
 }
@@ -164,7 +163,7 @@ func (m *memory[S]) judge(slow bool, now time.Time) {
 }
 
 // ask asks all Pods and keeps what they say. Of a Pod that does not answer the last word stands until it is too old.
-func (p *plane[S]) ask(ctx context.Context, owner client.Object, m *memory[S], pods []*corev1.Pod) {
+func (r *reconciler[R, S]) ask(ctx context.Context, owner client.Object, m *memory[S], pods []*corev1.Pod) {
 	answers := make([]*statusz.Report, len(pods))
 	slots := make(chan struct{}, askedAtOnce)
 	var asked sync.WaitGroup
@@ -172,21 +171,21 @@ func (p *plane[S]) ask(ctx context.Context, owner client.Object, m *memory[S], p
 		asked.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			r, err := p.Scraper.Report(ctx, pod)
-			if err == nil && (r.Namespace != owner.GetNamespace() || r.Name != owner.GetName()) {
+			said, err := r.Scraper.Report(ctx, pod)
+			if err == nil && (said.Namespace != owner.GetNamespace() || said.Name != owner.GetName()) {
 				err = errOtherResource
 			}
 			if err != nil {
 				log.FromContext(ctx).V(1).Info("No report", "pod", pod.Name, "err", err.Error())
 				return
 			}
-			answers[i] = &r
+			answers[i] = &said
 		})
 	}
 	asked.Wait()
 	for i, pod := range pods {
 		if answers[i] != nil {
-			m.heard[pod.UID] = heard{report: *answers[i], at: p.Now()}
+			m.heard[pod.UID] = heard{report: *answers[i], at: r.Now()}
 		} else if _, before := m.heard[pod.UID]; !before {
 			m.heard[pod.UID] = heard{} // asked: the next time is with all others
 		}

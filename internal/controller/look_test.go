@@ -33,7 +33,7 @@ func (w *workers) Report(_ context.Context, pod *corev1.Pod) (statusz.Report, er
 
 // scene is one relay at a time that the test moves.
 type scene struct {
-	plane   *plane[v1alpha1.OutboxRelayStatus]
+	relays  *reconciler[*v1alpha1.OutboxRelay, v1alpha1.OutboxRelayStatus]
 	workers *workers
 	relay   *v1alpha1.OutboxRelay
 	seen    *observed
@@ -50,7 +50,7 @@ func newScene(names ...string) *scene {
 		}},
 		seen: &observed{},
 	}
-	s.plane = &plane[v1alpha1.OutboxRelayStatus]{Options: Options{
+	s.relays = &reconciler[*v1alpha1.OutboxRelay, v1alpha1.OutboxRelayStatus]{kind: relays(), Options: Options{
 		Scraper: s.workers, Now: func() time.Time { return s.now },
 	}}
 	for _, name := range names {
@@ -70,7 +70,15 @@ func (s *scene) add(name string) {
 func (s *scene) look(t *testing.T, after time.Duration) *looked[v1alpha1.OutboxRelayStatus] {
 	t.Helper()
 	s.now = s.now.Add(after)
-	return s.plane.look(t.Context(), s.relay, s.seen, "15s", func([]statusz.Report) bool { return s.slow })
+	for name, r := range s.workers.report {
+		var none int64
+		r.Relay = &statusz.Relay{Backlog: &statusz.Backlog{Precision: "Exact"}, PublishedPerSec: &none}
+		if s.slow {
+			r.Relay.Backlog.Messages = 1000
+		}
+		s.workers.report[name] = r
+	}
+	return s.relays.look(t.Context(), s.relay, s.seen)
 }
 
 func TestLookAsksOnceAnIntervalWhileNothingChanges(t *testing.T) {
@@ -161,8 +169,8 @@ func TestLookForgetsPodsAndResourcesThatAreGone(t *testing.T) {
 	if l := s.look(t, time.Second); l.last != nil || !l.fresh {
 		t.Error("the new resource of the name has the memory of the old one")
 	}
-	s.plane.memory.forget(types.NamespacedName{Namespace: "shop", Name: "orders"})
-	if n := len(s.plane.memory.all); n != 0 {
+	s.relays.memory.forget(types.NamespacedName{Namespace: "shop", Name: "orders"})
+	if n := len(s.relays.memory.all); n != 0 {
 		t.Errorf("%d resources are remembered, want none", n)
 	}
 }

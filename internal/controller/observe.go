@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -34,34 +33,24 @@ type observed struct {
 	rolling bool
 }
 
-// gone forgets a resource that is no more.
-func (p *plane[S]) gone(key types.NamespacedName, err error) (ctrl.Result, error) {
-	if !apierrors.IsNotFound(err) {
-		return ctrl.Result{}, fmt.Errorf("read the resource: %w", err)
-	}
-	p.memory.forget(key)
-	return ctrl.Result{}, nil
-}
-
 // observe reads the objects of a resource. Objects that are not its own are an error, and nothing is known of them.
-func (p *plane[S]) observe(
-	ctx context.Context, owner client.Object, name string, selector map[string]string,
-) (*observed, error) {
-	seen := &observed{selector: selector}
-	r := childReader{client: p.client, live: p.live, owner: owner, name: name}
-	seen.serviceAccount = read(ctx, &r, &corev1.ServiceAccount{})
-	seen.configMap = read(ctx, &r, &corev1.ConfigMap{})
-	seen.budget = read(ctx, &r, &policyv1.PodDisruptionBudget{})
-	seen.deployment = read(ctx, &r, &appsv1.Deployment{})
-	if r.err == nil && seen.deployment != nil {
-		seen.pods, r.err = p.ownPods(ctx, seen.deployment, selector)
+func (r *reconciler[R, S]) observe(ctx context.Context, resource R) (*observed, error) {
+	of := r.kind.parts(resource)
+	seen := &observed{selector: of.selector}
+	children := childReader{client: r.client, live: r.live, owner: resource, name: of.objects}
+	seen.serviceAccount = read(ctx, &children, &corev1.ServiceAccount{})
+	seen.configMap = read(ctx, &children, &corev1.ConfigMap{})
+	seen.budget = read(ctx, &children, &policyv1.PodDisruptionBudget{})
+	seen.deployment = read(ctx, &children, &appsv1.Deployment{})
+	if children.err == nil && seen.deployment != nil {
+		seen.pods, children.err = r.ownPods(ctx, seen.deployment, of.selector)
 	}
 	switch {
-	case r.err != nil:
-		return seen, r.err
-	case len(r.foreign) > 0:
-		return seen, &conflictError{objects: r.foreign}
-	case r.predecessor:
+	case children.err != nil:
+		return seen, children.err
+	case len(children.foreign) > 0:
+		return seen, &conflictError{objects: children.foreign}
+	case children.predecessor:
 		return seen, &waitError{
 			message: "Objects of a deleted resource of this name are still being removed", after: predecessorWait,
 		}
@@ -116,12 +105,12 @@ func kindOf(o client.Object) string {
 
 // ownPods returns the Pods whose controller is a ReplicaSet whose controller is the Deployment. Labels prove nothing:
 // anybody who makes a Pod chooses them.
-func (p *plane[S]) ownPods(
+func (r *reconciler[R, S]) ownPods(
 	ctx context.Context, d *appsv1.Deployment, selector map[string]string,
 ) ([]*corev1.Pod, error) {
 	in := []client.ListOption{client.InNamespace(d.Namespace), client.MatchingLabels(selector)}
 	var sets appsv1.ReplicaSetList
-	if err := p.client.List(ctx, &sets, in...); err != nil {
+	if err := r.client.List(ctx, &sets, in...); err != nil {
 		return nil, fmt.Errorf("list ReplicaSets: %w", err)
 	}
 	own := make(map[types.UID]bool)
@@ -131,7 +120,7 @@ func (p *plane[S]) ownPods(
 		}
 	}
 	var pods corev1.PodList
-	if err := p.client.List(ctx, &pods, in...); err != nil {
+	if err := r.client.List(ctx, &pods, in...); err != nil {
 		return nil, fmt.Errorf("list Pods: %w", err)
 	}
 	var found []*corev1.Pod

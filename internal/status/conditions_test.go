@@ -172,7 +172,7 @@ func TestConditions(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := status.Relay(v1alpha1.OutboxRelayStatus{}, tc.facts, tc.reports)
+			got := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, tc.facts, tc.reports)
 			for _, w := range tc.wants {
 				wants(t, got.Conditions, w.kind, w.state, w.reason)
 			}
@@ -219,10 +219,10 @@ func TestBacklogHealthy(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := status.RelaySlow(tc.reports); got != tc.slow {
+			if got := status.Relays().Slow(tc.reports); got != tc.slow {
 				t.Errorf("slow = %v, want %v", got, tc.slow)
 			}
-			got := status.Relay(v1alpha1.OutboxRelayStatus{}, status.Facts{
+			got := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, status.Facts{
 				Generation: 3, Replicas: 1, Ready: 1, Interval: interval, SlowFor: tc.slowFor, Now: now,
 			}, tc.reports)
 			if c := meta.FindStatusCondition(got.Conditions, "BacklogHealthy"); c == nil || c.Status != tc.state {

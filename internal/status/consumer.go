@@ -1,26 +1,24 @@
 package status
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/statusz"
 )
 
-// consumerNeeds are the conditions without which a consumer is not Ready.
-var consumerNeeds = []string{
-	v1alpha1.ConditionDatabaseReachable, v1alpha1.ConditionSchemaReady, v1alpha1.ConditionSourceReachable,
+// Consumers computes the statuses of consumers. What a worker reads from the broker or the database is the whole
+// consumer's, so one worker's word on it is enough; what it counts itself is its own share.
+func Consumers() Kind[v1alpha1.InboxConsumerStatus] {
+	return Kind[v1alpha1.InboxConsumerStatus]{
+		needs: []string{
+			v1alpha1.ConditionDatabaseReachable, v1alpha1.ConditionSchemaReady, v1alpha1.ConditionSourceReachable,
+		},
+		count: consumerCounts, work: consumerWork, figures: consumerFigures,
+		common: func(s *v1alpha1.InboxConsumerStatus) *v1alpha1.WorkerStatus { return &s.WorkerStatus },
+		dead:   func(s v1alpha1.InboxConsumerStatus) *v1alpha1.DeadLetterCount { return s.DeadLetters },
+	}
 }
-
-// Consumer adds up the reports of a consumer's workers. What a worker reads from the broker or the database is the
-// whole consumer's, so one worker's word on it is enough; what it counts itself is its own share.
-func Consumer(before v1alpha1.InboxConsumerStatus, f Facts, reports []statusz.Report) v1alpha1.InboxConsumerStatus {
-	after := consumerCounts(reports)
-	after.WorkerStatus = worker(before.WorkerStatus, f, reports, consumerNeeds,
-		backlogHealthy(f, consumerWork(after)), deadLettersHealthy(f, after.DeadLetters))
-	return after
-}
-
-// ConsumerSlow says whether the workers of a consumer are too slow for its lag, as far as one look can tell.
-func ConsumerSlow(reports []statusz.Report) bool { return consumerWork(consumerCounts(reports)).slow() }
 
 func consumerWork(s v1alpha1.InboxConsumerStatus) work {
 	var w work
@@ -76,4 +74,26 @@ func known(before, newer *int64) *int64 {
 	}
 	n := *newer
 	return &n
+}
+
+// consumerFigures takes the figures out of a status.
+func consumerFigures(s v1alpha1.InboxConsumerStatus) (v1alpha1.InboxConsumerStatus, figures) {
+	rest := *s.DeepCopy()
+	rest.ObservedTime, rest.LastAppliedTime = nil, nil
+	var f figures
+	if s.Lag != nil {
+		f.passing = s.Lag.Messages
+		f.oldest = []*metav1.Time{s.Lag.OldestMessageTime}
+		rest.Lag = &v1alpha1.Lag{}
+	}
+	if i := s.Inbox; i != nil {
+		f.counts = []*int64{i.Parked, i.Gaps, i.BlockedKeys, i.Processed, i.Duplicates}
+		rest.Inbox = &v1alpha1.InboxStatus{}
+	}
+	f.addDeadLetters(s.DeadLetters, &rest.DeadLetters)
+	if r := s.Rates; r != nil {
+		f.rates = []*int64{r.AppliedPerSecond}
+		rest.Rates = &v1alpha1.ConsumerRates{}
+	}
+	return rest, f
 }

@@ -3,7 +3,6 @@ package status
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/postrider/postrider/api/v1alpha1"
@@ -22,83 +21,6 @@ type figures struct {
 	rates []*int64
 	// oldest are shown as ages, which grow while nobody writes.
 	oldest []*metav1.Time
-}
-
-// RelayNews says whether a relay's status is worth writing over the stored one: something that a person would act on
-// has changed. last, nil if this is no new look, is the status of the look before: what has come to rest is written
-// as it is, once.
-func RelayNews(
-	stored v1alpha1.OutboxRelayStatus, last *v1alpha1.OutboxRelayStatus, now v1alpha1.OutboxRelayStatus, f Facts,
-) bool {
-	storedRest, was := splitRelay(stored)
-	rest, is := splitRelay(now)
-	if !equality.Semantic.DeepEqual(storedRest, rest) || is.news(was, f) {
-		return true
-	}
-	if last == nil {
-		return false
-	}
-	before := *last
-	stored.ObservedTime, before.ObservedTime, now.ObservedTime = nil, nil, nil
-	return equality.Semantic.DeepEqual(before, now) && !equality.Semantic.DeepEqual(stored, now)
-}
-
-// ConsumerNews is RelayNews for a consumer.
-func ConsumerNews(
-	stored v1alpha1.InboxConsumerStatus, last *v1alpha1.InboxConsumerStatus, now v1alpha1.InboxConsumerStatus, f Facts,
-) bool {
-	storedRest, was := splitConsumer(stored)
-	rest, is := splitConsumer(now)
-	if !equality.Semantic.DeepEqual(storedRest, rest) || is.news(was, f) {
-		return true
-	}
-	if last == nil {
-		return false
-	}
-	before := *last
-	stored.ObservedTime, before.ObservedTime, now.ObservedTime = nil, nil, nil
-	return equality.Semantic.DeepEqual(before, now) && !equality.Semantic.DeepEqual(stored, now)
-}
-
-// splitRelay takes the figures out of a status.
-func splitRelay(s v1alpha1.OutboxRelayStatus) (v1alpha1.OutboxRelayStatus, figures) {
-	rest := *s.DeepCopy()
-	rest.ObservedTime, rest.LastPublishedTime = nil, nil
-	var f figures
-	if b := s.Backlog; b != nil {
-		f.passing = b.Messages
-		f.counts = []*int64{b.Retrying, b.BlockedMessages, b.BlockedKeys}
-		f.oldest = []*metav1.Time{b.OldestMessageTime, b.OldestBlockedTime}
-		rest.Backlog = &v1alpha1.Backlog{Precision: b.Precision}
-	}
-	f.addDeadLetters(s.DeadLetters, &rest.DeadLetters)
-	if r := s.Rates; r != nil {
-		f.rates = []*int64{r.PublishedPerSecond}
-		rest.Rates = &v1alpha1.RelayRates{}
-	}
-	return rest, f
-}
-
-// splitConsumer takes the figures out of a status.
-func splitConsumer(s v1alpha1.InboxConsumerStatus) (v1alpha1.InboxConsumerStatus, figures) {
-	rest := *s.DeepCopy()
-	rest.ObservedTime, rest.LastAppliedTime = nil, nil
-	var f figures
-	if s.Lag != nil {
-		f.passing = s.Lag.Messages
-		f.oldest = []*metav1.Time{s.Lag.OldestMessageTime}
-		rest.Lag = &v1alpha1.Lag{}
-	}
-	if i := s.Inbox; i != nil {
-		f.counts = []*int64{i.Parked, i.Gaps, i.BlockedKeys, i.Processed, i.Duplicates}
-		rest.Inbox = &v1alpha1.InboxStatus{}
-	}
-	f.addDeadLetters(s.DeadLetters, &rest.DeadLetters)
-	if r := s.Rates; r != nil {
-		f.rates = []*int64{r.AppliedPerSecond}
-		rest.Rates = &v1alpha1.ConsumerRates{}
-	}
-	return rest, f
 }
 
 func (f *figures) addDeadLetters(d *v1alpha1.DeadLetterCount, rest **v1alpha1.DeadLetterCount) {

@@ -27,7 +27,7 @@ func relaySeen(
 			change(r)
 		}
 	})
-	return status.Relay(before, status.Facts{
+	return status.Relays().Compute(before, status.Facts{
 		Generation: 3, Replicas: 1, Ready: 1, Interval: interval, Now: at,
 	}, []statusz.Report{report})
 }
@@ -152,7 +152,7 @@ func TestWhatIsNews(t *testing.T) {
 			last := relaySeen(stored, now, lastSeen)
 			seen := relaySeen(stored, later, tc.seen)
 			facts := status.Facts{Interval: interval, Now: later}
-			if got := status.RelayNews(stored, &last, seen, facts); got != tc.news {
+			if got := status.Relays().News(stored, &last, seen, facts); got != tc.news {
 				t.Errorf("news = %v, want %v\nstored %+v\nseen   %+v", got, tc.news, stored.Backlog, seen.Backlog)
 			}
 		})
@@ -178,7 +178,7 @@ func TestAKeyInRetryWritesNothing(t *testing.T) {
 				r.Relay.Backlog.InFlight = 1
 			}
 		})
-		if status.RelayNews(stored, &last, seen, status.Facts{Interval: interval, Now: at}) {
+		if status.Relays().News(stored, &last, seen, status.Facts{Interval: interval, Now: at}) {
 			writes++
 			stored = seen
 		}
@@ -194,7 +194,7 @@ func TestAnEventBetweenTwoLooksIsNoRest(t *testing.T) {
 	t.Parallel()
 	stored := relaySeen(v1alpha1.OutboxRelayStatus{}, now, messages(1000, time.Minute, now))
 	seen := relaySeen(stored, now.Add(interval), messages(1050, time.Minute+interval, now.Add(interval)))
-	if status.RelayNews(stored, nil, seen, status.Facts{Interval: interval, Now: now.Add(interval)}) {
+	if status.Relays().News(stored, nil, seen, status.Facts{Interval: interval, Now: now.Add(interval)}) {
 		t.Error("a small change is written without a new look")
 	}
 }
@@ -203,7 +203,7 @@ func TestConsumerNews(t *testing.T) {
 	t.Parallel()
 	perSecond := int64(100)
 	see := func(applied, lag int64, parked *int64) v1alpha1.InboxConsumerStatus {
-		return status.Consumer(
+		return status.Consumers().Compute(
 			v1alpha1.InboxConsumerStatus{},
 			status.Facts{Generation: 1, Replicas: 1, Ready: 1, Now: now},
 			[]statusz.Report{{Generation: 1, Consumer: &statusz.Consumer{
@@ -226,7 +226,7 @@ func TestConsumerNews(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := status.ConsumerNews(stored, nil, tc.seen, facts); got != tc.news {
+			if got := status.Consumers().News(stored, nil, tc.seen, facts); got != tc.news {
 				t.Errorf("news = %v, want %v", got, tc.news)
 			}
 		})

@@ -3,25 +3,23 @@ package status
 import (
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/statusz"
 )
 
-// relayNeeds are the conditions without which a relay is not Ready.
-var relayNeeds = []string{
-	v1alpha1.ConditionDatabaseReachable, v1alpha1.ConditionSchemaReady, v1alpha1.ConditionBrokerReachable,
+// Relays computes the statuses of relays: each worker counts the shards that it holds.
+func Relays() Kind[v1alpha1.OutboxRelayStatus] {
+	return Kind[v1alpha1.OutboxRelayStatus]{
+		needs: []string{
+			v1alpha1.ConditionDatabaseReachable, v1alpha1.ConditionSchemaReady, v1alpha1.ConditionBrokerReachable,
+		},
+		count: relayCounts, work: relayWork, figures: relayFigures,
+		common: func(s *v1alpha1.OutboxRelayStatus) *v1alpha1.WorkerStatus { return &s.WorkerStatus },
+		dead:   func(s v1alpha1.OutboxRelayStatus) *v1alpha1.DeadLetterCount { return s.DeadLetters },
+	}
 }
-
-// Relay adds up the reports of a relay's workers.
-func Relay(before v1alpha1.OutboxRelayStatus, f Facts, reports []statusz.Report) v1alpha1.OutboxRelayStatus {
-	after := relayCounts(reports)
-	after.WorkerStatus = worker(before.WorkerStatus, f, reports, relayNeeds,
-		backlogHealthy(f, relayWork(after)), deadLettersHealthy(f, after.DeadLetters))
-	return after
-}
-
-// RelaySlow says whether the workers of a relay are too slow for its backlog, as far as one look can tell.
-func RelaySlow(reports []statusz.Report) bool { return relayWork(relayCounts(reports)).slow() }
 
 func relayWork(s v1alpha1.OutboxRelayStatus) work {
 	var w work
@@ -118,4 +116,23 @@ func withDrainTime(b *v1alpha1.Backlog, rates *v1alpha1.RelayRates) *v1alpha1.Ba
 func deadLetters(c *statusz.Count) *v1alpha1.DeadLetterCount {
 	open := c.Open
 	return &v1alpha1.DeadLetterCount{Open: &open, OldestTime: earlier(nil, c.OldestTime)}
+}
+
+// relayFigures takes the figures out of a status.
+func relayFigures(s v1alpha1.OutboxRelayStatus) (v1alpha1.OutboxRelayStatus, figures) {
+	rest := *s.DeepCopy()
+	rest.ObservedTime, rest.LastPublishedTime = nil, nil
+	var f figures
+	if b := s.Backlog; b != nil {
+		f.passing = b.Messages
+		f.counts = []*int64{b.Retrying, b.BlockedMessages, b.BlockedKeys}
+		f.oldest = []*metav1.Time{b.OldestMessageTime, b.OldestBlockedTime}
+		rest.Backlog = &v1alpha1.Backlog{Precision: b.Precision}
+	}
+	f.addDeadLetters(s.DeadLetters, &rest.DeadLetters)
+	if r := s.Rates; r != nil {
+		f.rates = []*int64{r.PublishedPerSecond}
+		rest.Rates = &v1alpha1.RelayRates{}
+	}
+	return rest, f
 }

@@ -95,7 +95,7 @@ func TestRelayReady(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := status.Relay(v1alpha1.OutboxRelayStatus{}, tc.facts, tc.reports)
+			got := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, tc.facts, tc.reports)
 			c := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionReady)
 			if c == nil || c.Status != tc.status || c.Reason != tc.reason || c.ObservedGeneration != 3 {
 				t.Fatalf("Ready = %+v, want %s %s of generation 3", c, tc.status, tc.reason)
@@ -115,7 +115,8 @@ func TestRelayCounts(t *testing.T) {
 		r.Relay.PublishedPerSec = &perSecond
 	})
 
-	both := status.Relay(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{first, relayReport(secondHalf)})
+	both := status.Relays().
+		Compute(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{first, relayReport(secondHalf)})
 	if *both.Backlog.Messages != 20 || both.Backlog.Precision != "Exact" || *both.Lease.Held != 4 {
 		t.Errorf("two halves: backlog %d %s, held %d; want 20 Exact, 4",
 			*both.Backlog.Messages, both.Backlog.Precision, *both.Lease.Held)
@@ -125,12 +126,12 @@ func TestRelayCounts(t *testing.T) {
 			both.Backlog.OldestMessageTime, both.Backlog.EstimatedDrainTime, oldest)
 	}
 
-	half := status.Relay(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{first})
+	half := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{first})
 	if half.Backlog.Precision != "AtLeast" {
 		t.Errorf("two of four shards held: precision %s, want AtLeast", half.Backlog.Precision)
 	}
 
-	blind := status.Relay(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{
+	blind := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{
 		first, relayReport(func(r *statusz.Report) { secondHalf(r); r.Relay.Backlog = nil }),
 	})
 	if blind.Backlog != nil {
@@ -145,12 +146,12 @@ func TestTransitionTimesStay(t *testing.T) {
 	warned := relayReport(func(r *statusz.Report) {
 		r.Conditions = append(r.Conditions, statusz.Condition{Type: "TargetMayDiscard", Status: "True", Reason: "x"})
 	})
-	before := status.Relay(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{warned})
+	before := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{warned})
 	if meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionTargetMayDiscard) == nil {
 		t.Fatal("a worker's warning is not in the status")
 	}
 	facts.Now = now.Add(time.Hour)
-	after := status.Relay(before, facts, []statusz.Report{relayReport(nil)})
+	after := status.Relays().Compute(before, facts, []statusz.Report{relayReport(nil)})
 	if c := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionReady); !c.LastTransitionTime.Time.Equal(now) {
 		t.Errorf("Ready did not change, but its time moved to %v", c.LastTransitionTime)
 	}
@@ -172,7 +173,8 @@ func TestConsumer(t *testing.T) {
 			Consumer: &statusz.Consumer{AppliedTotal: applied, Parked: parked, Source: "nats/ORDERS"},
 		}
 	}
-	got := status.Consumer(v1alpha1.InboxConsumerStatus{}, facts, []statusz.Report{report(5, &parked), report(6, nil)})
+	got := status.Consumers().
+		Compute(v1alpha1.InboxConsumerStatus{}, facts, []statusz.Report{report(5, &parked), report(6, nil)})
 	if *got.Inbox.Processed != 11 || *got.Inbox.Parked != 7 || got.Inbox.Gaps != nil || got.Lag != nil {
 		t.Errorf("inbox %+v, lag %v; want 11 processed, 7 parked, gaps and lag absent", got.Inbox, got.Lag)
 	}

@@ -358,14 +358,14 @@ func (r *runner) look(ctx context.Context) view {
 		f := &r.relays[i]
 		reports := f.reports(ctx)
 		of := facts(f.cfg.Resource.Generation, len(reports), now)
-		f.resource.Status = status.Relay(f.resource.Status, of, reports)
+		f.resource.Status = status.Relays().Compute(f.resource.Status, of, reports)
 		v.relays = append(v.relays, f.resource)
 	}
 	for i := range r.inboxes {
 		f := &r.inboxes[i]
 		reports := f.reports(ctx)
 		of := facts(f.cfg.Resource.Generation, len(reports), now)
-		f.resource.Status = status.Consumer(f.resource.Status, of, reports)
+		f.resource.Status = status.Consumers().Compute(f.resource.Status, of, reports)
 		v.consumers = append(v.consumers, f.resource)
 	}
 	return v
