@@ -25,7 +25,7 @@ func (r *runner) testSteps(ctx context.Context) {
 		race, plain, err = r.testPackages(ctx)
 		return err
 	})
-	skip := r.skipRootTests(slices.Concat(race, plain))
+	skip := r.leaveOut(needs(), slices.Concat(race, plain))
 	if len(race) > 0 {
 		r.step(ctx, "tests with race detector", func(ctx context.Context) error {
 			return r.goTest(ctx, []string{"CGO_ENABLED=1"}, append(skip, "-race"), race)
@@ -79,22 +79,64 @@ func splitPackages(listed string) (race, plain []testPackage) {
 	return race, plain
 }
 
-var rootTest = regexp.MustCompile(`(?m)^func TestAsRoot\w*\(`)
+// need is what some tests need beyond what this project brings. Their names begin with the prefix, so that they are
+// left out and counted where it is missing, instead of skipping themselves unseen.
+type need struct {
+	prefix string
+	what   string
+	there  func() bool
+}
 
-// skipRootTests returns the arguments that leave out the tests that need root, where we are not, and counts them.
-func (r *runner) skipRootTests(packages []testPackage) []string {
-	if os.Geteuid() == 0 {
+func onPath(commands ...string) func() bool {
+	return func() bool {
+		for _, c := range commands {
+			if _, err := exec.LookPath(c); err != nil {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func needs() []need {
+	return []need{
+		{"TestAsRoot", "root", func() bool { return os.Geteuid() == 0 }},
+		{"TestWithPython", "python3 with venv", onPath("python3")},
+		{"TestWithNode", "node and npm", onPath("node", "npm")},
+		{"TestWithJava", "java 17 or later and mvn", onPath("java", "mvn")},
+	}
+}
+
+// leaveOut returns the arguments that leave out the tests whose needs are not there, and counts them.
+func (r *runner) leaveOut(needs []need, packages []testPackage) []string {
+	var prefixes []string
+	for _, n := range needs {
+		if n.there() {
+			continue
+		}
+		if count := countTests(packages, n.prefix); count > 0 {
+			prefixes = append(prefixes, n.prefix)
+			r.notRun = append(r.notRun, fmt.Sprintf("%d tests need %s", count, n.what))
+		}
+	}
+	if len(prefixes) == 0 {
 		return nil
 	}
+	return []string{"-skip", "^(" + strings.Join(prefixes, "|") + ")"}
+}
+
+// countTests counts the tests whose names begin with the prefix.
+func countTests(packages []testPackage, prefix string) int {
+	test, count := regexp.MustCompile(`(?m)^func `+prefix+`\w*\(`), 0
 	for _, pkg := range packages {
 		files, _ := filepath.Glob(filepath.Join(pkg.dir, "*_test.go")) // the pattern is well formed
 		for _, file := range files {
 			if b, err := os.ReadFile(file); err == nil {
-				r.notRun += len(rootTest.FindAll(b, -1))
+				count += len(test.FindAll(b, -1))
 			}
 		}
 	}
-	return []string{"-skip", "^TestAsRoot"}
+	return count
 }
 
 // goTest runs the packages' tests with the real servers beside them and counts what passed.

@@ -19,7 +19,7 @@ type runner struct {
 	out   io.Writer
 
 	failed  []string // one short line a failed step
-	notRun  int      // tests that need root
+	notRun  []string // how many tests need what is not there
 	results testCounts
 }
 
@@ -62,8 +62,8 @@ func (r *runner) step(ctx context.Context, name string, do func(context.Context)
 
 // finish prints the last lines and returns the exit code.
 func (r *runner) finish(ctx context.Context, tested bool) int {
-	if r.notRun > 0 {
-		fmt.Fprintf(r.out, "NOT RUN: %d tests need root\n", r.notRun)
+	for _, what := range r.notRun {
+		fmt.Fprintf(r.out, "NOT RUN: %s\n", what)
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -73,11 +74,25 @@ func TestTheLastLineSaysHowTheTestsWent(t *testing.T) {
 	}
 }
 
-func TestFinishSaysHowManyTestsNeedRoot(t *testing.T) {
+func TestTestsWhoseNeedsAreMissingAreLeftOutAndCounted(t *testing.T) {
 	t.Parallel()
+	dir := t.TempDir()
+	tests := "package x\nfunc TestAsRootA(t *testing.T) {}\nfunc TestAsRootB(t *testing.T) {}\nfunc TestWithNode(t *testing.T) {}\n"
+	if err := os.WriteFile(filepath.Join(dir, "x_test.go"), []byte(tests), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var out bytes.Buffer
-	r := &runner{out: &out, notRun: 3, results: testCounts{passed: 40}}
-	if code := r.finish(t.Context(), true); code != 0 || out.String() != "NOT RUN: 3 tests need root\nOK: 40 passed\n" {
+	r := &runner{out: &out, results: testCounts{passed: 40}}
+	there := func(is bool) func() bool { return func() bool { return is } }
+	args := r.leaveOut([]need{
+		{"TestAsRoot", "root", there(false)},
+		{"TestWithNode", "node", there(true)},
+		{"TestWithJava", "java", there(false)}, // nothing needs it
+	}, []testPackage{{"x", dir}})
+	if want := []string{"-skip", "^(TestAsRoot)"}; !slices.Equal(args, want) {
+		t.Errorf("leaveOut() = %q, want %q", args, want)
+	}
+	if code := r.finish(t.Context(), true); code != 0 || out.String() != "NOT RUN: 2 tests need root\nOK: 40 passed\n" {
 		t.Errorf("exit code %d, printed:\n%s", code, &out)
 	}
 }
