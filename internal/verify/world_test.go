@@ -155,9 +155,10 @@ func (w *world) archive(m message.Message, sequence uint64) {
 func (w *world) pending(m message.Message, held bool, age time.Duration) {
 	w.t.Helper()
 	w.outbox.Exec(`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload,
-		occurred_at, held, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, now(), $7, clock_timestamp() - make_interval(secs => $8))`,
-		m.ID.String(), m.Type, m.Source, m.OrderingKey, m.AggregateVersion, m.Payload, held, age.Seconds())
+		occurred_at, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, now(), clock_timestamp() - make_interval(secs => $7))`,
+		m.ID.String(), m.Type, m.Source, m.OrderingKey, m.AggregateVersion, m.Payload, age.Seconds())
+	w.outbox.Exec(`UPDATE message_outbox SET held = $1 WHERE event_id = $2`, held, m.ID.String())
 }
 
 // gate writes the gate of a key, which must have a row in the outbox that tells its shard.

@@ -44,7 +44,11 @@ func catalog(db *testkit.DB) []string {
 	  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
 	  LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum WHERE c.relnamespace = current_schema()::regnamespace
 	  UNION ALL SELECT pg_get_indexdef(c.oid) FROM pg_class c WHERE c.relkind IN ('i', 'I') AND c.relnamespace = current_schema()::regnamespace
-	  UNION ALL SELECT pg_get_functiondef(p.oid) || p.proacl::text FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+	  UNION ALL SELECT pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') FROM pg_proc p WHERE p.pronamespace = current_schema()::regnamespace
+	  UNION ALL SELECT conrelid::regclass || pg_get_constraintdef(oid) FROM pg_constraint
+	    WHERE connamespace = current_schema()::regnamespace AND contype = 'c'
+	  UNION ALL SELECT pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+	    WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
 	  UNION ALL SELECT format('%s %s %s', component, name, version) FROM message_schema_version ORDER BY 1`)
 	for i := range all {
 		all[i] = strings.ReplaceAll(all[i], db.Schema, "schema")

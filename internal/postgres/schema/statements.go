@@ -13,6 +13,8 @@ var (
 	createIndex = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX \{name:([a-z0-9_]+)\} ON (\{[a-z0-9_]+\})`)
 	addColumn   = regexp.MustCompile(`^ALTER TABLE (\{[a-z0-9_]+\}) ADD COLUMN (.+)$`)
 	createFunc  = regexp.MustCompile(`^CREATE (?:OR REPLACE )?FUNCTION (\{[a-z0-9_]+\})\(`)
+	addCheck    = regexp.MustCompile(`^ALTER TABLE (\{[a-z0-9_]+\}) ADD CONSTRAINT \{name:([a-z0-9_]+)\} CHECK`)
+	createTrig  = regexp.MustCompile(`^CREATE TRIGGER \{name:([a-z0-9_]+)\} [A-Z ]+ ON (\{[a-z0-9_]+\})`)
 	columnLine  = regexp.MustCompile(`^\s+([a-z_]+)\s+("char"|[a-z]+)(.*?),?$`)
 )
 
@@ -22,13 +24,21 @@ type column struct {
 	definition string // as written: name, type and the rest
 }
 
-// object is a table, partition, index or function that a migration makes. Names are tokens such as {outbox_gate}.
+// object is a table, partition, index, function, constraint or trigger that a migration makes. Names are tokens such as {outbox_gate}.
 type object struct {
 	token   string
-	on      string // the table of an index or partition
+	on      string // the table of all but a table or function
 	kind    objectKind
 	ddl     string
 	columns []column
+}
+
+// arguments is how many a function takes. A trigger's takes none; the other is the writer.
+func (w object) arguments() int {
+	if strings.Contains(w.ddl, "() RETURNS trigger") {
+		return 0
+	}
+	return strings.Count(writerArguments, ",") + 1
 }
 
 type objectKind uint8
@@ -38,6 +48,8 @@ const (
 	partition
 	index
 	function
+	constraint
+	trigger
 )
 
 // statements splits a migration at the semicolons that end a line, comments taken off, bodies of functions kept whole.
@@ -85,6 +97,12 @@ func addObject(all []object, s string) []object {
 	}
 	if m := createFunc.FindStringSubmatch(s); m != nil {
 		return append(all, object{kind: function, token: m[1], ddl: s})
+	}
+	if m := addCheck.FindStringSubmatch(s); m != nil {
+		return append(all, object{kind: constraint, token: "{" + m[2] + "}", on: m[1], ddl: s})
+	}
+	if m := createTrig.FindStringSubmatch(s); m != nil {
+		return append(all, object{kind: trigger, token: "{" + m[1] + "}", on: m[2], ddl: s})
 	}
 	if m := addColumn.FindStringSubmatch(s); m != nil {
 		at := slices.IndexFunc(all, func(o object) bool { return o.kind == table && o.token == m[1] })

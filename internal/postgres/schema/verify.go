@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -185,6 +186,15 @@ const functionsSQL = `
 SELECT p.proname, p.pronargs FROM pg_catalog.pg_proc p
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace AND n.nspname = $1 WHERE p.proname = ANY($2)`
 
+// rulesSQL lists checks of values, and triggers with whether they fire.
+const rulesSQL = `
+SELECT c.conname, true FROM pg_catalog.pg_constraint c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace AND n.nspname = $1 WHERE c.contype = 'c' AND c.conname = ANY($2)
+UNION ALL
+SELECT t.tgname, t.tgenabled IN ('O', 'A') FROM pg_catalog.pg_trigger t
+JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = $1 WHERE t.tgname = ANY($2)`
+
 // found is what the catalog says of one name.
 type found struct {
 	exists    bool
@@ -250,24 +260,51 @@ func readCatalog(ctx context.Context, q Querier, names postgres.Names, want []ob
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog: %w", err)
 	}
-	return catalog, readFunctions(ctx, q, names, list, catalog)
+	if err := readRules(ctx, q, names, list, catalog); err != nil {
+		return nil, err
+	}
+	return catalog, readFunctions(ctx, q, names, want, catalog)
+}
+
+func readRules(
+	ctx context.Context, q Querier, names postgres.Names, list []string, catalog map[string]*found,
+) error {
+	rows, err := q.Query(ctx, rulesSQL, names.Schema, list)
+	if err != nil {
+		return fmt.Errorf("read the constraints and triggers: %w", err)
+	}
+	var name string
+	var valid bool
+	if _, err = pgx.ForEachRow(rows, []any{&name, &valid}, func() error {
+		catalog[name].exists, catalog[name].valid = true, valid
+		return nil
+	}); err != nil {
+		return fmt.Errorf("read the constraints and triggers: %w", err)
+	}
+	return nil
 }
 
 func readFunctions(
 	ctx context.Context,
 	q Querier,
 	names postgres.Names,
-	list []string,
+	want []object,
 	catalog map[string]*found,
 ) error {
-	rows, err := q.Query(ctx, functionsSQL, names.Schema, list)
+	takes := make(map[string]int)
+	for _, w := range want {
+		if w.kind == function {
+			takes[bare(names, w.token)] = w.arguments()
+		}
+	}
+	rows, err := q.Query(ctx, functionsSQL, names.Schema, slices.Collect(maps.Keys(takes)))
 	if err != nil {
 		return fmt.Errorf("read the functions: %w", err)
 	}
 	var name string
 	var arguments int
 	_, err = pgx.ForEachRow(rows, []any{&name, &arguments}, func() error {
-		if arguments == strings.Count(writerArguments, ",")+1 {
+		if arguments == takes[name] {
 			catalog[name].exists, catalog[name].valid = true, true
 		}
 		return nil
@@ -286,7 +323,7 @@ func (w object) compare(got *found, names postgres.Names, o Options) (problem st
 	case !got.exists:
 		return fmt.Sprintf("%s %s is missing", w.kind, name), []string{render(w.ddl)}
 	case !got.valid:
-		return fmt.Sprintf("index %s is invalid", name), []string{"REINDEX INDEX " + names.SQL(w.token)}
+		return w.mend(name, names)
 	}
 	var wrong []string
 	for _, c := range w.columns {
@@ -312,6 +349,15 @@ func (w object) compare(got *found, names postgres.Names, o Options) (problem st
 	return fmt.Sprintf("table %s: column %s missing or different", name, strings.Join(wrong, ", ")), ddl
 }
 
+// mend says what is wrong with an object that is there and does not work.
+func (w object) mend(name string, names postgres.Names) (problem string, ddl []string) {
+	if w.kind == trigger {
+		return fmt.Sprintf("trigger %s is disabled", name),
+			[]string{names.SQL("ALTER TABLE " + w.on + " ENABLE TRIGGER {name:" + strings.Trim(w.token, "{}") + "}")}
+	}
+	return fmt.Sprintf("index %s is invalid", name), []string{"REINDEX INDEX " + names.SQL(w.token)}
+}
+
 // String names the kind of an object.
 func (k objectKind) String() string {
 	switch k {
@@ -323,6 +369,10 @@ func (k objectKind) String() string {
 		return "index"
 	case function:
 		return "function"
+	case constraint:
+		return "constraint"
+	case trigger:
+		return "trigger"
 	default:
 		return "object"
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/postgres/schema"
@@ -57,7 +58,7 @@ func TestVerifyNamesWhatIsWrongAndTheDDLMendsIt(t *testing.T) {
 			true,
 		},
 		"a missing column": {
-			"ALTER TABLE message_outbox DROP COLUMN held",
+			"ALTER TABLE message_outbox DROP COLUMN held CASCADE",
 			"column held",
 			postgres.ReasonSchemaInvalid,
 			false,
@@ -89,6 +90,30 @@ func TestVerifyNamesWhatIsWrongAndTheDDLMendsIt(t *testing.T) {
 		"a missing inbox table": {
 			"DROP TABLE message_parked",
 			"table message_parked is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a missing check of positions": {
+			"ALTER TABLE message_outbox DROP CONSTRAINT message_outbox_position_check",
+			"constraint message_outbox_position_check is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a missing check of versions": {
+			"ALTER TABLE message_outbox DROP CONSTRAINT message_outbox_version_check",
+			"constraint message_outbox_version_check is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a missing check of held rows": {
+			"DROP FUNCTION message_outbox_refuse_held CASCADE",
+			"function message_outbox_refuse_held is missing, trigger message_outbox_held_gate is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
+		"a check of held rows that is off": {
+			"ALTER TABLE message_outbox DISABLE TRIGGER message_outbox_held_gate",
+			"trigger message_outbox_held_gate is disabled",
 			postgres.ReasonSchemaInvalid,
 			true,
 		},
@@ -185,10 +210,10 @@ func TestVerifyFindsASequenceThatIsBehind(t *testing.T) {
 			db := testkit.Postgres(t)
 			apply(t, db, both())
 			db.Exec(
-				`INSERT INTO message_outbox (position, event_id, event_type, source, ordering_key, payload, occurred_at, held)
-			  SELECT 500 + n, gen_random_uuid(), 't', 's', 'k' || n, '', now(), $1 FROM generate_series(1, 20) n`,
-				held,
+				`INSERT INTO message_outbox (position, event_id, event_type, source, ordering_key, payload, occurred_at)
+			  SELECT 500 + n, gen_random_uuid(), 't', 's', 'k' || n, '', now() FROM generate_series(1, 20) n`,
 			)
+			db.Exec(`UPDATE message_outbox SET held = $1`, held)
 			invalid := verifyError(t, db, schema.Expected{Options: both()})
 			if !strings.Contains(invalid.DDL, "setval('message_outbox_position_seq', 520)") &&
 				!strings.Contains(invalid.DDL, "message_outbox_position_seq', 520)") {
@@ -215,5 +240,43 @@ func TestVerifyChangesNothingAndNeedsNoWriting(t *testing.T) {
 	})
 	if err != nil {
 		t.Errorf("Verify() in a read-only transaction = %v", err)
+	}
+}
+
+// An application may insert by itself. What no relay could ever move it is told at once.
+func TestTheOutboxRefusesRowsThatCouldNeverMove(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t)
+	apply(t, db, both())
+	const insert = `INSERT INTO message_outbox (event_id, event_type, source, ordering_key, payload, occurred_at, `
+	const values = `) VALUES (gen_random_uuid(), 't', 's', 'k', '', now(), `
+
+	refused := map[string]string{
+		"a position of 0":               insert + "position" + values + "0)",
+		"a position below 0":            insert + "position" + values + "-1)",
+		"a version of 0":                insert + "aggregate_version" + values + "0)",
+		"a version below 0":             insert + "aggregate_version" + values + "-1)",
+		"a held row without a gate":     insert + "held" + values + "true)",
+		"one held row among others":     insert + "held" + values + "false), (gen_random_uuid(), 't', 's', 'k', '', now(), true)",
+		"a position that is changed":    `UPDATE message_outbox SET position = -position`,
+		"a version that is changed":     `UPDATE message_outbox SET aggregate_version = 0`,
+		"a held row behind another key": insert + "held" + strings.Replace(values, "'k'", "'other'", 1) + "true)",
+	}
+	db.Exec(insert + "held" + values + "false)")
+	db.Exec(`INSERT INTO message_outbox_gate SELECT shard, 'gated', 'Blocked', NULL FROM generate_series(0, 7) shard`)
+	for name, sql := range refused {
+		_, err := db.Pool().Exec(t.Context(), sql)
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "23514" {
+			t.Errorf("%s: error = %v, want a check violation", name, err)
+		}
+	}
+	// Rows of a replay come held, behind the gate that is there; in mode None the gate bears the event's id.
+	db.Exec(insert + "held" + strings.Replace(values, "'k'", "'gated'", 1) + "true)")
+	const id = "00000000-0000-0000-0000-000000000001"
+	db.Exec(`INSERT INTO message_outbox_gate SELECT shard, $1, 'Retry', now() FROM generate_series(0, 7) shard`, id)
+	db.Exec(insert + "held" + strings.Replace(values, "gen_random_uuid()", "'"+id+"'", 1) + "true)")
+	db.Exec(insert + "aggregate_version, position" + values + "1, 1000)")
+	if got := testkit.Value[int](db, `SELECT count(*) FROM message_outbox`); got != 4 {
+		t.Errorf("%d rows, want 4", got)
 	}
 }

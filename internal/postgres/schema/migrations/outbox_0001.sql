@@ -25,6 +25,9 @@ CREATE TABLE {outbox} (
   last_error_code   text,
   failure_id        bigint
 );
+-- What no relay could ever move is refused: the floor begins at 0, and versions at 1.
+ALTER TABLE {outbox} ADD CONSTRAINT {name:outbox_position_check} CHECK (position > 0);
+ALTER TABLE {outbox} ADD CONSTRAINT {name:outbox_version_check} CHECK (aggregate_version > 0);
 CREATE INDEX {name:outbox_ready} ON {outbox} (shard, position) WHERE NOT held;
 CREATE INDEX {name:outbox_held} ON {outbox} (ordering_key, position) WHERE held;
 CREATE INDEX {name:outbox_expiry} ON {outbox} (expires_at) WHERE expires_at IS NOT NULL;
@@ -38,6 +41,20 @@ CREATE TABLE {outbox_gate} (
   PRIMARY KEY (shard, ordering_key)
 );
 CREATE INDEX {name:outbox_gate_due} ON {outbox_gate} (shard, due) WHERE due IS NOT NULL;
+
+-- A held row without the gate that sets it free would wait for ever. Only an insert can make one: whoever changes held
+-- holds the lease. A row that is not held, which is nearly every one, does not reach the function.
+CREATE FUNCTION {outbox_refuse_held}() RETURNS trigger
+LANGUAGE plpgsql SECURITY INVOKER SET search_path = pg_catalog, pg_temp AS $write$
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM {outbox_gate} g
+                 WHERE g.shard = NEW.shard AND g.ordering_key IN (NEW.ordering_key, NEW.event_id::text)) THEN
+    RAISE EXCEPTION USING ERRCODE = '23514', COLUMN = 'held',
+      MESSAGE = 'postrider: held is the relay''s: a row that is inserted held, without the gate of its key, would wait for ever';
+  END IF;
+  RETURN NULL;
+END $write$;
+CREATE TRIGGER {name:outbox_held_gate} AFTER INSERT ON {outbox} FOR EACH ROW WHEN (NEW.held) EXECUTE FUNCTION {outbox_refuse_held}();
 
 -- The last version given per (source, destination, key). Its row lock makes position order commit order for a key.
 CREATE TABLE {outbox_sequence} (
