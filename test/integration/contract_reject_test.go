@@ -34,6 +34,9 @@ func TestG8AMessageThatTheBrokerRefusesHoldsItsKeyAndNothingElse(t *testing.T) {
 	testkit.Eventually(t, patience, "the refused ones are tried again", func() bool {
 		return testkit.Value[int](b.orders.DB, "SELECT count(*) FROM message_outbox WHERE attempts >= 3") == 2
 	})
+	testkit.Eventually(t, patience, "the others are settled", func() bool {
+		return testkit.Value[int](b.orders.DB, "SELECT count(*) FROM message_outbox") <= waiting
+	})
 	for what, wrong := range map[string]string{
 		"rows that wait without being held": "SELECT count(*) FROM message_outbox WHERE NOT held",
 		"rows of other keys that wait": `SELECT count(*) FROM message_outbox
