@@ -97,8 +97,12 @@ func (p *Plane) startControllerManager(ctx context.Context) error {
 
 // Kubectl returns a call of kubectl as administrator.
 func (p *Plane) Kubectl(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(p.assets, "kubectl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.Kubeconfig)
+	return kubectl(ctx, p.assets, p.Kubeconfig, args...)
+}
+
+func kubectl(ctx context.Context, assets, kubeconfig string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(assets, "kubectl"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	return cmd
 }
 
