@@ -15,7 +15,7 @@ quickstart: ## See orders move from a database through a broker into another, ab
 
 .PHONY: test
 test: ## Run everything CI runs: verify, every test on real servers, the quick start.
-	@hack/preflight.sh cc
+	@hack/preflight.sh test
 	@go build -o bin/ci ./hack/ci && bin/ci test
 
 .PHONY: test-kubernetes

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Says what is missing in one line, before any work, and ends with 2.
 #
-# usage: hack/preflight.sh [cc]
-#   cc: a C compiler is needed as well (the race detector is written in C)
+# usage: hack/preflight.sh [test]
+#   test: what only tests need is looked for as well: a C compiler (the race detector is written in C), and Java and
+#   Maven for the Kafka they run on. RabbitMQ is looked for by hack/servers, which can unpack it on Debian and Ubuntu.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
@@ -45,11 +46,16 @@ writable "cache" "${XDG_CACHE_HOME:-$HOME/.cache}/postrider" XDG_CACHE_HOME
 writable "Go build cache" "$(go env GOCACHE)" GOCACHE
 writable "Go module cache" "$(go env GOMODCACHE)" GOMODCACHE
 
-if [ "${1:-}" = cc ]; then
+if [ "${1:-}" = test ]; then
   cc=$(go env CC)
   # The compiler alone is not enough: the C library's headers come in a package of their own on Debian.
   printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' |
     $cc -x c -o /dev/null - 2>/dev/null ||
     refuse "no C compiler that works ($cc), and the race detector needs one:" \
       "apt-get install gcc libc6-dev, dnf install gcc, or xcode-select --install"
+  command -v java >/dev/null 2>&1 ||
+    refuse "Java is not installed, and the tests run a real Kafka: apt-get install openjdk-17-jre-headless, or brew install openjdk"
+  for kafka in "${XDG_CACHE_HOME:-$HOME/.cache}"/postrider/kafka-*; do :; done
+  [ -d "$kafka/lib" ] || command -v mvn >/dev/null 2>&1 ||
+    refuse "Maven is not installed, and it fetches the Kafka that tests run: apt-get install maven, or brew install maven"
 fi

@@ -21,7 +21,7 @@ func TestPreflight(t *testing.T) {
 		args  []string
 		want  string // the start of the one line; empty: accepted
 	}{
-		"a machine with everything is accepted": {args: []string{"cc"}},
+		"a machine with everything is accepted": {args: []string{"test"}},
 		"a missing C compiler is accepted where none is needed": {
 			fakes: map[string]string{"gcc": "exit 1", "cc": "exit 1"},
 		},
@@ -40,9 +40,23 @@ func TestPreflight(t *testing.T) {
 			want:  "NOT OK: this Go cannot fetch Go 1.26",
 		},
 		"no C compiler for the race detector": {
-			args:  []string{"cc"},
+			args:  []string{"test"},
 			fakes: map[string]string{"gcc": "exit 1", "cc": "exit 1"},
 			want:  "NOT OK: no C compiler that works",
+		},
+		"no Java for Kafka": {
+			args: []string{"test"}, hide: []string{"java"}, want: "NOT OK: Java is not installed",
+		},
+		"no Maven for a Kafka that is not in the cache": {
+			args: []string{"test"}, hide: []string{"mvn"}, want: "NOT OK: Maven is not installed",
+			env: func(dir string) []string { return []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")} },
+		},
+		"no Maven for a Kafka that is in the cache": {
+			args: []string{"test"}, hide: []string{"mvn"},
+			env: func(dir string) []string {
+				_ = os.MkdirAll(filepath.Join(dir, "cache", "postrider", "kafka-9.9.9", "lib"), 0o700)
+				return []string{"XDG_CACHE_HOME=" + filepath.Join(dir, "cache")}
+			},
 		},
 		"a cache that cannot be written": {
 			env: func(dir string) []string {
@@ -95,7 +109,7 @@ func commands(tb testing.TB, dir string, fakes map[string]string, hide []string)
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		tb.Fatal(err)
 	}
-	for _, name := range []string{"go", "git", "gcc", "cc", "as", "ld", "sed", "dirname", "mkdir", "ls", "awk"} {
+	for _, name := range []string{"go", "git", "java", "mvn", "gcc", "cc", "as", "ld", "sed", "dirname", "mkdir", "ls", "awk"} {
 		if path, err := exec.LookPath(name); err == nil {
 			if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
 				tb.Fatal(err)

@@ -4,7 +4,8 @@
 //
 // It starts PostgreSQL and NATS on free ports, tells the command their addresses by POSTRIDER_TEST_POSTGRES and
 // POSTRIDER_TEST_NATS, forwards signals to it and exits with its exit code. However it ends, also by kill -9, the
-// servers end with it and their data is removed.
+// servers end with it and their data is removed. Kafka and RabbitMQ are heavier and few packages need them: it fetches
+// them, or says why it cannot, and the tests that need them start them (package testkit).
 package main
 
 import (
@@ -21,20 +22,22 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/postrider/postrider/internal/local"
+	"github.com/postrider/postrider/test/brokers" //nolint:depguard // it serves the tests
 	"github.com/postrider/postrider/test/testkit" //nolint:depguard // it serves the tests
 )
 
 const (
-	exitUsage   = 2               // nothing was done
-	signalBase  = 128             // a command that died of a signal: 128 and its number, as in a shell
-	startLimit  = 5 * time.Minute // the first start ever downloads PostgreSQL
+	exitUsage   = 2                // nothing was done
+	signalBase  = 128              // a command that died of a signal: 128 and its number, as in a shell
+	startLimit  = 10 * time.Minute // the first start ever downloads all servers
 	stopLimit   = 30 * time.Second
 	parentCheck = 250 * time.Millisecond
 )
 
 const usage = `usage: servers run -- COMMAND [ARGUMENT...]
 
-Runs the command with a real PostgreSQL and a real NATS beside it.`
+Runs the command with a real PostgreSQL and a real NATS beside it, and a real Kafka and
+RabbitMQ at hand.`
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stderr))
@@ -114,6 +117,7 @@ func start(ctx context.Context) (*servers, error) {
 		s.nats, err = local.StartNATS(ctx, local.NATSConfig{})
 		return err
 	})
+	group.Go(func() error { return brokers.Fetch(ctx) })
 	return &s, group.Wait()
 }
 

@@ -71,48 +71,66 @@ func openCache(dir string) (cache, error) {
 // Only one process of many that start at the same time fetches; the others wait for it.
 func (c cache) postgres(ctx context.Context, version string) (postgresInstall, error) {
 	name := fmt.Sprintf("postgres-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH)
-	install := postgresInstall{dir: filepath.Join(c.dir, name)}
-	if _, err := os.Stat(install.dir); err == nil {
-		return install, nil
-	}
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return postgresInstall{}, cacheError(c.dir, err)
-	}
-	lock, err := lockFile(ctx, filepath.Join(c.dir, name+".lock"))
-	if err != nil {
-		return postgresInstall{}, cacheError(c.dir, err)
-	}
-	defer lock.Close() //nolint:errcheck // closing gives the lock back; nothing was written
-	if _, err := os.Stat(install.dir); err == nil {
-		return install, nil // another process was first
-	}
-	if err := c.fill(ctx, version, install, lock); err != nil {
-		return postgresInstall{}, cacheError(c.dir, err)
-	}
-	return install, nil
+	dir, err := c.folder(ctx, name, func(ctx context.Context, dir string, lock *os.File) error {
+		password := rand.Text()
+		partial := postgresInstall{dir: dir}
+		if err := c.prepareIn(ctx, version, partial, password, lock); err != nil {
+			return err
+		}
+		if err := os.WriteFile(partial.password(), []byte(password), 0o600); err != nil {
+			return fmt.Errorf("writing the superuser's password: %w", err)
+		}
+		return nil
+	})
+	return postgresInstall{dir: dir}, cacheError(c.dir, err)
 }
 
-// fill makes the install beside its place and renames it.
-func (c cache) fill(ctx context.Context, version string, install postgresInstall, lock *os.File) error {
-	partial := postgresInstall{dir: install.dir + ".partial"}
-	if err := os.RemoveAll(partial.dir); err != nil { // what a killed process left
-		return fmt.Errorf("removing an unfinished download: %w", err)
+// Cached returns the folder of that name in the cache. Where it is not there, fill makes it in another place first, from
+// which it is moved when it is complete; of many processes that start at the same time one fills, and the others wait.
+// The name holds the version of what it is.
+func Cached(ctx context.Context, name string, fill func(ctx context.Context, dir string) error) (string, error) {
+	c, err := openCache("")
+	if err != nil {
+		return "", err
 	}
-	if err := os.Mkdir(partial.dir, 0o700); err != nil {
-		return fmt.Errorf("making a folder in the cache: %w", err)
+	dir, err := c.folder(ctx, name, func(ctx context.Context, dir string, _ *os.File) error { return fill(ctx, dir) })
+	return dir, cacheError(c.dir, err)
+}
+
+// folder is Cached; fill is also given the lock that keeps others away.
+func (c cache) folder(
+	ctx context.Context, name string, fill func(ctx context.Context, dir string, lock *os.File) error,
+) (string, error) {
+	dir := filepath.Join(c.dir, name)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
 	}
-	defer os.RemoveAll(partial.dir) //nolint:errcheck // gone after a success; the next start removes it otherwise
-	password := rand.Text()
-	if err := c.prepareIn(ctx, version, partial, password, lock); err != nil {
-		return err
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return "", fmt.Errorf("making the cache folder: %w", err)
 	}
-	if err := os.WriteFile(partial.password(), []byte(password), 0o600); err != nil {
-		return fmt.Errorf("writing the superuser's password: %w", err)
+	lock, err := lockFile(ctx, dir+".lock")
+	if err != nil {
+		return "", err
 	}
-	if err := os.Rename(partial.dir, install.dir); err != nil {
-		return fmt.Errorf("putting PostgreSQL in its place: %w", err)
+	defer lock.Close() //nolint:errcheck // closing gives the lock back; nothing was written
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil // another process was first
 	}
-	return nil
+	partial := dir + ".partial"
+	if err := os.RemoveAll(partial); err != nil { // what a killed process left
+		return "", fmt.Errorf("removing an unfinished download: %w", err)
+	}
+	if err := os.Mkdir(partial, 0o700); err != nil {
+		return "", fmt.Errorf("making a folder in the cache: %w", err)
+	}
+	defer os.RemoveAll(partial) //nolint:errcheck // gone after a success; the next start removes it otherwise
+	if err := fill(ctx, partial, lock); err != nil {
+		return "", err
+	}
+	if err := os.Rename(partial, dir); err != nil {
+		return "", fmt.Errorf("putting %s in its place: %w", name, err)
+	}
+	return dir, nil
 }
 
 // prepareIn does the work in the cache itself, unless PostgreSQL has to run as another user, who cannot get there.
@@ -141,7 +159,7 @@ func (c cache) prepareIn(
 func runPreparation(
 	ctx context.Context, version string, made postgresInstall, password string, lock *os.File,
 ) error {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return err
 	}

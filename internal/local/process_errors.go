@@ -99,6 +99,8 @@ func prepareError(version, dir string, err error) error {
 func cacheError(dir string, err error) error {
 	var full *DiskFullError
 	switch {
+	case err == nil:
+		return nil
 	case errors.As(err, &full):
 		return full
 	case errors.Is(err, syscall.ENOSPC):

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -38,6 +39,9 @@ type Spec struct {
 	// Ready is the file in which the server says that it serves: its process id in the first line and, once it
 	// serves, a line "ready".
 	Ready string `json:"ready"`
+	// Listens is for a server that says so in no file, with Ready empty: the address (host:port) at which it takes
+	// connections once it serves.
+	Listens string `json:"listens,omitempty"`
 	// StartTimeout is how long the server may take until it serves.
 	StartTimeout time.Duration `json:"startTimeout"`
 	// StopSignal asks the server to stop; after StopTimeout it is killed.
@@ -188,8 +192,10 @@ func (c *child) start(requests <-chan request) error {
 	if c.server != nil {
 		return errors.New("the server runs already")
 	}
-	if err := os.Remove(c.spec.Ready); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("removing the ready file: %w", err)
+	if c.spec.Ready != "" {
+		if err := os.Remove(c.spec.Ready); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("removing the ready file: %w", err)
+		}
 	}
 	if err := c.launch(); err != nil {
 		return err
@@ -251,6 +257,9 @@ func (c *child) launch() error {
 
 // ready reports whether the running server, not one before it, has said that it serves.
 func (c *child) ready() bool {
+	if c.spec.Ready == "" {
+		return listens(c.spec.Listens)
+	}
 	content, err := os.ReadFile(c.spec.Ready)
 	if err != nil {
 		return false
@@ -265,6 +274,16 @@ func (c *child) ready() bool {
 		}
 	}
 	return false
+}
+
+// listens reports whether something takes connections at the address.
+func listens(address string) bool {
+	conn, err := net.DialTimeout("tcp", address, time.Second) //nolint:noctx // bounded, and the keeper has no context
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 // kill ends the server and its own children as a crash of all at once would.

@@ -1,0 +1,143 @@
+// Package brokers runs the real Kafka and the real RabbitMQ that tests are tried on, each in a process of its own on
+// loopback, with data that go when it ends. They end with this process, however that ends.
+//
+// It promises that both come from one cache, which is filled once and used offline after that, and that a machine that
+// cannot have them is told why in one line. It does not install anything: RabbitMQ and Erlang are unpacked from the
+// distribution's packages, the same for root and others, and Kafka's jars are fetched by Maven.
+package brokers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/postrider/postrider/internal/local"
+	"github.com/postrider/postrider/internal/local/keeper"
+)
+
+const (
+	loopback     = "127.0.0.1"
+	portTries    = 5 // a free port may be taken by another process before the server has it
+	fetchTries   = 3 // registries have their moments
+	fetchPause   = 2 * time.Second
+	startTimeout = time.Minute // on a busy machine
+	stopTimeout  = 5 * time.Second
+)
+
+// MissingError says what this machine lacks to run a broker, and how it is had.
+type MissingError struct {
+	What string // "Java 17 or newer", say
+	How  string // a command
+}
+
+// Error says what to do.
+func (e *MissingError) Error() string { return e.What + " is not installed: " + e.How }
+
+// Fetch fills the cache with all brokers, so that no test waits for a download. It returns at once where it is filled.
+func Fetch(ctx context.Context) error {
+	_, kafkaErr := kafkaInstall(ctx)
+	_, rabbitErr := rabbitInstall(ctx)
+	return errors.Join(kafkaErr, rabbitErr)
+}
+
+// server is a broker's process and its folder.
+type server struct {
+	dir    string
+	keeper *keeper.Keeper
+}
+
+// spec says how a server of tests is kept: it is killed in the end, and its folder removed, since nobody reads it again.
+func (s *server) spec(command string, port int, args, env []string) keeper.Spec {
+	return keeper.Spec{
+		Command: command, Args: args, Env: env, Dir: s.dir, Log: s.LogFile(), Listens: address(port),
+		StartTimeout: startTimeout, StopSignal: killed, StopTimeout: stopTimeout, DeathSignal: killed, Remove: s.dir,
+	}
+}
+
+// start starts the process and returns when it takes connections.
+func (s *server) start(ctx context.Context, spec keeper.Spec) error {
+	k, err := keeper.Launch(spec)
+	if err != nil {
+		return fmt.Errorf("launching a keeper: %w", err)
+	}
+	if _, err := k.Start(ctx); err != nil {
+		return errors.Join(err, k.Close(context.WithoutCancel(ctx)))
+	}
+	s.keeper = k
+	return nil
+}
+
+// LogFile is the file the server logs to.
+func (s *server) LogFile() string { return s.dir + "/server.log" }
+
+// Lost is closed when the server has ended without being asked to.
+func (s *server) Lost() <-chan struct{} { return s.keeper.Lost() }
+
+// Kill ends the server with kill -9; its data stay.
+func (s *server) Kill(ctx context.Context) error { return s.keeper.Kill(ctx) }
+
+// Start starts a killed server on the same data and ports.
+func (s *server) Start(ctx context.Context) error {
+	_, err := s.keeper.Start(ctx)
+	return err
+}
+
+// freePorts returns n ports that nothing listens on now.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		var err error
+		if ports[i], err = local.FreePort(); err != nil {
+			return nil, err
+		}
+	}
+	return ports, nil
+}
+
+func address(port int) string { return fmt.Sprintf("%s:%d", loopback, port) }
+
+// portTaken says whether a server did not start because another process was first on one of its ports.
+func portTaken(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "address already in use") || strings.Contains(text, "eaddrinuse")
+}
+
+// command runs a program in a folder. Its error ends with what the program said last.
+func command(ctx context.Context, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.WaitDelay = stopTimeout
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		const lastBytes = 2 << 10
+		out = bytes.TrimSpace(out)
+		return fmt.Errorf("%s: %w: %s", name, err, out[max(0, len(out)-lastBytes):])
+	}
+	return nil
+}
+
+// retry runs what reaches for the network a few times.
+func retry(ctx context.Context, fetch func(context.Context) error) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	var err error
+	for range fetchTries {
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		}
+		if err = fetch(ctx); err == nil {
+			return nil
+		}
+		pause.Reset(fetchPause)
+	}
+	return err
+}

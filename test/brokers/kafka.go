@@ -1,0 +1,286 @@
+package brokers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/postrider/postrider/internal/local"
+)
+
+// KafkaVersion is the version of Apache Kafka that tests run on.
+const KafkaVersion = "4.4.0"
+
+const (
+	killed = syscall.SIGKILL // nobody reads a test server's data after its end
+
+	leastJava = 17
+
+	// The one user of the SASL listener, made when the data folder is formatted.
+	kafkaUser     = "relay"
+	kafkaPassword = "relay-secret"
+
+	log4jVersion = "2.25.1"
+)
+
+// kafkaPOM names Kafka's broker and a logger for it; Maven finds the rest.
+const kafkaPOM = `<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>postrider.invalid</groupId><artifactId>kafka</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + KafkaVersion + `</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId><version>` + log4jVersion + `</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>` + log4jVersion + `</version>
+    </dependency>
+  </dependencies>
+</project>
+`
+
+const kafkaLogging = `Configuration:
+  Appenders:
+    Console: {name: STDERR, target: SYSTEM_ERR, PatternLayout: {pattern: "%d %p %c %m%n"}}
+  Loggers:
+    Root: {level: WARN, AppenderRef: [{ref: STDERR}]}
+`
+
+// kafkaFiles is Kafka in the cache: its jars, how it logs, and a data folder, formatted for node 1, to be copied.
+type kafkaFiles struct{ java, dir string }
+
+func (f kafkaFiles) lib() string  { return filepath.Join(f.dir, "lib") }
+func (f kafkaFiles) data() string { return filepath.Join(f.dir, "data") }
+
+// arguments are java's, for a class of Kafka's. A test's broker has little to hold, and starts faster without the
+// optimising compiler.
+func (f kafkaFiles) arguments(class string, args ...string) []string {
+	return append([]string{
+		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+		"-Dlog4j2.configurationFile=" + filepath.Join(f.dir, "log4j2.yaml"),
+		"-cp", filepath.Join(f.lib(), "*"), class,
+	}, args...)
+}
+
+// kafkaInstall returns Kafka from the cache and fetches it first where it is not there.
+func kafkaInstall(ctx context.Context) (kafkaFiles, error) {
+	java, err := findJava(ctx)
+	if err != nil {
+		return kafkaFiles{}, err
+	}
+	dir, err := local.Cached(ctx, "kafka-"+KafkaVersion, func(ctx context.Context, dir string) error {
+		mvn, err := exec.LookPath("mvn")
+		if err != nil {
+			return &MissingError{
+				"Maven, which fetches Kafka for the tests,",
+				"apt-get install maven, or brew install maven",
+			}
+		}
+		return fetchKafka(ctx, kafkaFiles{java: java, dir: dir}, mvn)
+	})
+	if err != nil {
+		return kafkaFiles{}, fmt.Errorf("getting Kafka %s for the tests: %w", KafkaVersion, err)
+	}
+	return kafkaFiles{java: java, dir: dir}, nil
+}
+
+var javaVersion = regexp.MustCompile(`version "(\d+)`)
+
+// findJava returns the path of a Java that runs Kafka.
+func findJava(ctx context.Context) (string, error) {
+	missing := &MissingError{
+		"Java 17 or newer, which runs Kafka for the tests,",
+		"apt-get install openjdk-17-jre-headless, or brew install openjdk",
+	}
+	var candidates []string
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		candidates = append(candidates, filepath.Join(home, "bin", "java"))
+	}
+	for _, candidate := range append(candidates, "java") {
+		path, err := exec.LookPath(candidate)
+		if err != nil {
+			continue
+		}
+		out, err := exec.CommandContext(ctx, path, "-version").CombinedOutput()
+		found := javaVersion.FindSubmatch(out)
+		if err != nil || found == nil {
+			continue
+		}
+		if version, err := strconv.Atoi(string(found[1])); err == nil && version >= leastJava {
+			return path, nil
+		}
+	}
+	return "", missing
+}
+
+func fetchKafka(ctx context.Context, f kafkaFiles, mvn string) error {
+	for name, content := range map[string]string{
+		"pom.xml": kafkaPOM, "log4j2.yaml": kafkaLogging, "format.properties": kafkaProperties(
+			map[string]string{"log.dirs": f.data()}, kafkaPorts{controller: 1}),
+	} {
+		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {
+			return fmt.Errorf("writing %s: %w", name, err)
+		}
+	}
+	repository := filepath.Join(f.dir, "repository")
+	if err := retry(ctx, func(ctx context.Context) error {
+		return command(ctx, f.dir, mvn, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime",
+			"-DoutputDirectory="+f.lib(), "-Dmaven.repo.local="+repository)
+	}); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(repository); err != nil {
+		return fmt.Errorf("removing what Maven downloaded: %w", err)
+	}
+	return command(ctx, f.dir, f.java, f.arguments("kafka.tools.StorageTool", "format",
+		"-t", "cG9zdHJpZGVyLXRlc3RzMQ", "-c", filepath.Join(f.dir, "format.properties"),
+		"--add-scram", "SCRAM-SHA-256=[name="+kafkaUser+",password="+kafkaPassword+"]",
+		"--add-scram", "SCRAM-SHA-512=[name="+kafkaUser+",password="+kafkaPassword+"]")...)
+}
+
+// KafkaConfig says how a Kafka is run. The zero value is one node whose topics are made by nobody but its clients.
+type KafkaConfig struct {
+	// Properties are added to the node's.
+	Properties map[string]string
+}
+
+// Kafka is a running node of Apache Kafka, broker and controller in one.
+type Kafka struct {
+	server
+
+	ports kafkaPorts
+	pki   PKI
+}
+
+type kafkaPorts struct{ plain, controller, sasl, mtls int }
+
+// StartKafka starts a node and returns when it takes connections.
+func StartKafka(ctx context.Context, cfg KafkaConfig) (*Kafka, error) {
+	install, err := kafkaInstall(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for range portTries {
+		var k *Kafka
+		if k, err = startKafka(ctx, install, cfg); !portTaken(err) {
+			return k, err
+		}
+	}
+	return nil, err
+}
+
+func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig) (_ *Kafka, err error) {
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	k := &Kafka{ports: kafkaPorts{plain: ports[0], controller: ports[1], sasl: ports[2], mtls: ports[3]}}
+	if k.dir, err = os.MkdirTemp("", "postrider-kafka-"); err != nil {
+		return nil, fmt.Errorf("making the folder of Kafka: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(k.dir))
+		}
+	}()
+	data := filepath.Join(k.dir, "data")
+	if err := os.CopyFS(data, os.DirFS(install.data())); err != nil {
+		return nil, fmt.Errorf("copying a fresh data folder: %w", err)
+	}
+	if k.pki, err = newPKI(k.dir); err != nil {
+		return nil, err
+	}
+	properties := map[string]string{
+		"log.dirs":                data,
+		"ssl.keystore.location":   k.pki.ServerPEM,
+		"ssl.truststore.location": k.pki.CA,
+	}
+	maps.Copy(properties, cfg.Properties)
+	file := filepath.Join(k.dir, "server.properties")
+	if err := os.WriteFile(file, []byte(kafkaProperties(properties, k.ports)), 0o600); err != nil {
+		return nil, fmt.Errorf("writing Kafka's properties: %w", err)
+	}
+	spec := k.spec(install.java, k.ports.plain, install.arguments("kafka.Kafka", file), nil)
+	if err := k.start(ctx, spec); err != nil {
+		return nil, fmt.Errorf("starting Kafka: %w", err)
+	}
+	return k, nil
+}
+
+// Addr is the plain listener's address.
+func (k *Kafka) Addr() string { return address(k.ports.plain) }
+
+// SASLAddr is the address of the listener that takes SASL over TLS: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
+func (k *Kafka) SASLAddr() string { return address(k.ports.sasl) }
+
+// MTLSAddr is the address of the listener that wants a client certificate.
+func (k *Kafka) MTLSAddr() string { return address(k.ports.mtls) }
+
+// User returns the name and the password that the SASL listener takes.
+func (k *Kafka) User() (name, password string) { return kafkaUser, kafkaPassword }
+
+// PKI returns the certificates of the node and of its clients.
+func (k *Kafka) PKI() PKI { return k.pki }
+
+// Stop ends the node for good and removes its data.
+func (k *Kafka) Stop(ctx context.Context) error {
+	if err := k.keeper.Close(ctx); err != nil {
+		return fmt.Errorf("stopping Kafka: %w", err)
+	}
+	return nil
+}
+
+// kafkaProperties is the configuration of one node that is broker and controller. It knows its controllers by a static
+// list, so that the ports are no part of its data.
+func kafkaProperties(more map[string]string, ports kafkaPorts) string {
+	controller := address(ports.controller)
+	plain, sasl, mtls := "PLAINTEXT://"+address(
+		ports.plain,
+	), "SASLSSL://"+address(
+		ports.sasl,
+	), "MTLS://"+address(
+		ports.mtls,
+	)
+	plainLogin := "org.apache.kafka.common.security.plain.PlainLoginModule required user_" +
+		kafkaUser + `="` + kafkaPassword + `";`
+	all := map[string]string{
+		"process.roles": "broker,controller", "node.id": "1",
+		"controller.quorum.voters":       "1@" + controller,
+		"listeners":                      strings.Join([]string{plain, sasl, mtls, "CONTROLLER://" + controller}, ","),
+		"advertised.listeners":           strings.Join([]string{plain, sasl, mtls}, ","),
+		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASLSSL:SASL_SSL,MTLS:SSL",
+		"controller.listener.names":      "CONTROLLER", "inter.broker.listener.name": "PLAINTEXT",
+		"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM", "listener.name.mtls.ssl.client.auth": "required",
+		"sasl.enabled.mechanisms":                              "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+		"listener.name.saslssl.scram-sha-256.sasl.jaas.config": scramLogin,
+		"listener.name.saslssl.scram-sha-512.sasl.jaas.config": scramLogin,
+		"listener.name.saslssl.plain.sasl.jaas.config":         plainLogin,
+		"auto.create.topics.enable":                            "false",
+		"offsets.topic.replication.factor":                     "1", "offsets.topic.num.partitions": "1",
+		"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1",
+		"transaction.state.log.num.partitions":             "1",
+		"share.coordinator.state.topic.replication.factor": "1", "share.coordinator.state.topic.min.isr": "1",
+		"share.coordinator.state.topic.num.partitions": "1",
+		"group.initial.rebalance.delay.ms":             "0", "log.cleaner.dedupe.buffer.size": "10485760",
+		"group.min.session.timeout.ms": "1000", "num.network.threads": "2", "num.io.threads": "4",
+	}
+	maps.Copy(all, more)
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		b.WriteString(name + "=" + all[name] + "\n")
+	}
+	return b.String()
+}
+
+const scramLogin = "org.apache.kafka.common.security.scram.ScramLoginModule required;"

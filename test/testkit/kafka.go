@@ -1,0 +1,100 @@
+package testkit
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/postrider/postrider/test/brokers"
+)
+
+// firstStart bounds a start that may have to fetch the server.
+const firstStart = 5 * time.Minute
+
+// KafkaBroker is a real Apache Kafka.
+type KafkaBroker struct {
+	*brokers.Kafka
+
+	t testing.TB
+}
+
+// sharedKafka is the server of this test binary, started by the first test that asks. It ends with the process.
+var sharedKafka = sync.OnceValues(func() (*brokers.Kafka, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), firstStart)
+	defer cancel()
+	return brokers.StartKafka(ctx, brokers.KafkaConfig{})
+})
+
+// Kafka returns the Kafka of this test binary. Tests keep apart by their topics: see KafkaBroker.Topic.
+func Kafka(t testing.TB) *KafkaBroker {
+	t.Helper()
+	server, err := sharedKafka()
+	if err != nil {
+		t.Fatalf("starting Kafka for tests: %v", err)
+	}
+	return &KafkaBroker{Kafka: server, t: t}
+}
+
+// KafkaServer starts a Kafka for this test alone, which may be killed and restarted.
+func KafkaServer(t testing.TB, cfg brokers.KafkaConfig) *KafkaBroker {
+	t.Helper()
+	server, err := brokers.StartKafka(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("starting Kafka: %v", err)
+	}
+	t.Cleanup(func() { stopWithin(t, server.Stop) })
+	return &KafkaBroker{Kafka: server, t: t}
+}
+
+// stopWithin stops a test's own server.
+func stopWithin(t testing.TB, stop func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := cleanupContext(t)
+	defer cancel()
+	if err := stop(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// Client returns a client of the plain listener, closed when the test ends.
+func (b *KafkaBroker) Client(options ...kgo.Opt) *kgo.Client {
+	b.t.Helper()
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(b.Addr())}, options...)...)
+	if err != nil {
+		b.t.Fatalf("making a Kafka client: %v", err)
+	}
+	b.t.Cleanup(client.Close)
+	return client
+}
+
+// Admin returns a client for what administrators do, closed when the test ends.
+func (b *KafkaBroker) Admin() *kadm.Client {
+	b.t.Helper()
+	return kadm.NewClient(b.Client())
+}
+
+// Topic creates a topic for this test and returns its name. Settings are the topic's, such as max.message.bytes.
+func (b *KafkaBroker) Topic(partitions int32, settings map[string]string) string {
+	b.t.Helper()
+	name := uniqueName("topic")
+	b.CreateTopic(name, partitions, settings)
+	return name
+}
+
+// CreateTopic creates a topic of that name.
+func (b *KafkaBroker) CreateTopic(name string, partitions int32, settings map[string]string) {
+	b.t.Helper()
+	configs := make(map[string]*string, len(settings))
+	for key, value := range settings {
+		configs[key] = &value
+	}
+	ctx, cancel := context.WithTimeout(b.t.Context(), cleanupTimeout)
+	defer cancel()
+	if _, err := b.Admin().CreateTopic(ctx, partitions, -1, configs, name); err != nil {
+		b.t.Fatalf("creating topic %s: %v", name, err)
+	}
+}
