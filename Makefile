@@ -9,7 +9,7 @@ help: ## List these commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: quickstart
-quickstart: ## See orders move from a database through a broker into another, about a minute.
+quickstart: ## See orders move from a database through a broker into another: a minute, several the first time, while it builds.
 	@hack/preflight.sh
 	@go build -o bin/quickstart ./hack/quickstart && bin/quickstart
 

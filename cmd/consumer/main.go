@@ -5,48 +5,22 @@ package main
 
 import (
 	"context"
-	"errors"
-	"io"
 	"os"
-	"os/signal"
-	"syscall"
-	"time"
 
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/pipeline"
-	"github.com/postrider/postrider/internal/telemetry"
 	"github.com/postrider/postrider/internal/worker"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(worker.Main(context.Background(), os.Args[1:], os.Stdout, os.Stderr, parts())) }
 
-func run(args []string, stdout, stderr io.Writer) int {
-	build := telemetry.ThisBuild()
-	flags, err := worker.ParseFlags("consumer", args, build, stdout, stderr)
-	switch {
-	case errors.Is(err, worker.ErrDone):
-		return worker.ExitOK
-	case err != nil:
-		return worker.ExitUsage
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-
-	log := telemetry.NewLogger(stderr, flags.LogLevel)
-	registry := telemetry.NewRegistry(build)
-	watchdog := worker.NewWatchdog(time.Now)
-	err = worker.Run(ctx, worker.Options[config.Consumer]{
-		Log: log, Registry: registry, Watchdog: watchdog, Load: config.LoadConsumer, Files: config.Consumer.SecretPaths,
-		ConfigPath: flags.ConfigPath, Listen: flags.Listen, DrainTimeout: flags.DrainTimeout,
-		New: func(cfg config.Consumer) (worker.Pipeline[config.Consumer], error) {
+func parts() worker.Parts[config.Consumer] {
+	return worker.Parts[config.Consumer]{
+		Name: "consumer", Load: config.LoadConsumer, Files: config.Consumer.SecretPaths,
+		New: func(cfg config.Consumer, p worker.Process) (worker.Pipeline[config.Consumer], error) {
 			return pipeline.NewConsumer(cfg, pipeline.Options{
-				Log: log, Registry: registry, Steps: watchdog, AllowLoopback: flags.AllowLoopback,
+				Log: p.Log, Registry: p.Registry, Steps: p.Watchdog, AllowLoopback: p.AllowLoopback,
 			})
 		},
-	})
-	if err != nil {
-		log.Error("Ended", "err", err, "exitCode", worker.ExitCode(err))
 	}
-	return worker.ExitCode(err)
 }

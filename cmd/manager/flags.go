@@ -16,6 +16,17 @@ import (
 // errDone says that the command line asked for something that is done: a version or a help text was printed.
 var errDone = errors.New("done")
 
+// helpText stands above the flags.
+const helpText = `Usage: manager --worker-image IMAGE [flags]
+
+The operator of Postrider: it turns OutboxRelay and InboxConsumer resources into
+workers, and what the workers report into status. It reads no Secret and dials
+neither database nor broker. It runs until SIGTERM; of several, the one that holds
+the lease works.
+
+Flags:
+`
+
 // flags are the command line of the manager.
 type flags struct {
 	workerImage       string
@@ -58,11 +69,13 @@ func parseFlags(args []string, build telemetry.Build, out, failures io.Writer) (
 	var version bool
 	set := flag.NewFlagSet("manager", flag.ContinueOnError)
 	set.SetOutput(failures)
+	set.Usage = func() {} // help goes to out, and a mistake needs one line, not all of it
 	config.RegisterFlags(set)
-	set.StringVar(&f.workerImage, "worker-image", "", "image of all workers, best with its digest; required")
-	set.Var(&f.namespaces, "namespaces", "namespaces to look after, joined by commas; all of them where unset")
+	set.Lookup(config.KubeconfigFlagName).Usage = "kubeconfig file of the API server; a Pod needs none"
+	set.StringVar(&f.workerImage, "worker-image", "", "`image` of all workers, best with its digest; required")
+	set.Var(&f.namespaces, "namespaces", "`namespaces` to look after, joined by commas; all of them where unset")
 	set.BoolVar(&f.allowInsecure, "allow-insecure-transport", false, "permit tls.mode Insecure, which sends plain text")
-	set.Var(&f.priorityClasses, "priority-classes", "priority classes that resources may name, joined by commas")
+	set.Var(&f.priorityClasses, "priority-classes", "priority `classes` that resources may name, joined by commas")
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "work only while this process holds the lease; others wait")
 	set.StringVar(&f.leaderNamespace, "leader-election-namespace", "", "namespace of the lease; the Pod's where unset")
 	set.StringVar(&f.leaderElectionKey, "leader-election-id", "manager.postrider.dev", "name of the lease")
@@ -71,7 +84,7 @@ func parseFlags(args []string, build telemetry.Build, out, failures io.Writer) (
 		&f.metricsSecure,
 		"metrics-secure",
 		true,
-		"serve metrics over HTTPS to who may read them, and nobody else",
+		"serve metrics over HTTPS, and only to whom the API server grants them",
 	)
 	set.StringVar(&f.healthListen, "health-listen", ":8081", "address of /healthz and /readyz; 0 turns it off")
 	set.StringVar(&level, "log-level", "info", "debug, info, warn or error")
@@ -80,10 +93,13 @@ func parseFlags(args []string, build telemetry.Build, out, failures io.Writer) (
 	set.IntVar(&f.kubeAPIBurst, "kube-api-burst", 100, "requests at once to the API server")
 	set.BoolVar(&version, "version", false, "print the version and exit")
 	if err := set.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) { // flag has printed it already
-			return f, errDone
+		if !errors.Is(err, flag.ErrHelp) { // flag has printed it already
+			return f, err
 		}
-		return f, err
+		fmt.Fprint(out, helpText)
+		set.SetOutput(out)
+		set.PrintDefaults()
+		return f, errDone
 	}
 	if version {
 		fmt.Fprintf(out, "manager %s\n", build)

@@ -31,6 +31,7 @@ func TestFlags(t *testing.T) {
 		"an unknown flag is refused": {[]string{"--image=x"}, exitUsage, "-image"},
 		"the version is printed":     {[]string{"--version"}, 0, "manager "},
 		"help is printed":            {[]string{"--help"}, 0, "-allow-insecure-transport"},
+		"help says what it is":       {[]string{"-h"}, 0, "Usage: manager --worker-image IMAGE"},
 		"there must be an API server": {
 			[]string{"--worker-image=x", "--kubeconfig=/nowhere"},
 			exitFailed,
@@ -48,6 +49,12 @@ func TestFlags(t *testing.T) {
 			); code != tc.code ||
 				!strings.Contains(out.String()+errs.String(), tc.says) {
 				t.Errorf("run() = %d, %q, %q, want %d and %q", code, out.String(), errs.String(), tc.code, tc.says)
+			}
+			if tc.code == 0 && errs.Len() > 0 {
+				t.Errorf("what was asked for is an error: %q", &errs)
+			}
+			if tc.code == exitUsage && (out.Len() > 0 || strings.Count(errs.String(), "\n") != 1) {
+				t.Errorf("a mistake takes more than its one line: %q, %q", &out, &errs)
 			}
 		})
 	}

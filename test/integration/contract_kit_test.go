@@ -106,9 +106,9 @@ func newBank(t *testing.T, o bankOptions) *bank {
 		log:  slog.New(slog.NewTextHandler(testkit.NewLog(t), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	b.js = b.broker.JetStream(nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	b.orders = bankPlace(t, schema.Outbox, schema.RoleRelay, o.orders...)
+	b.orders = newPlace(t, schema.Outbox, schema.RoleRelay, o.orders...)
 	b.orders.Exec("CREATE TABLE sale (account text NOT NULL, amount bigint NOT NULL)")
-	b.billing = bankPlace(t, schema.Inbox, schema.RoleConsumer, o.billing...)
+	b.billing = newPlace(t, schema.Inbox, schema.RoleConsumer, o.billing...)
 	b.billing.Exec(`CREATE TABLE ledger (entry bigint GENERATED ALWAYS AS IDENTITY, event_id text NOT NULL,
 		account text NOT NULL, version bigint NOT NULL, amount bigint NOT NULL)`)
 	b.billing.Exec("GRANT INSERT ON ledger TO " + pgx.Identifier{b.billing.user}.Sanitize())
@@ -135,43 +135,6 @@ func newBank(t *testing.T, o bankOptions) *bank {
 		t.Fatalf("making the durable: %v", err)
 	}
 	return b
-}
-
-// bankPlace makes the tables and a role that may do its part and nothing else.
-func bankPlace(
-	t *testing.T, component schema.Component, role schema.Role, options ...testkit.PostgresOption,
-) *place {
-	t.Helper()
-	p := &place{DB: testkit.Postgres(t, options...), password: passwordCanary + "-bank"}
-	names := postgres.Names{Schema: p.Schema, Outbox: "message_outbox"}
-	parts := schema.Options{Components: []schema.Component{component}, Shards: 4}
-	if err := schema.Apply(t.Context(), p.Pool(), names, parts); err != nil {
-		t.Fatal(err)
-	}
-	p.user = string(role) + "_" + p.Schema
-	quoted := pgx.Identifier{p.user}.Sanitize()
-	p.Exec(fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", quoted, p.password))
-	t.Cleanup(func() { p.dropRole(quoted) })
-	for _, grant := range schema.Grants(names, role, p.user) {
-		p.Exec(grant)
-	}
-	p.cfg = p.Config()
-	p.cfg.MaxConnections = 8
-	p.credentials(p.user, p.password)
-	return p
-}
-
-// dropRole connects anew: the server may have been restarted.
-func (p *place) dropRole(quoted string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, p.URL())
-	if err != nil {
-		return // a server of the test's own, which has ended
-	}
-	_, _ = conn.Exec(ctx, "DROP OWNED BY "+quoted) // what remains goes with the server
-	_, _ = conn.Exec(ctx, "DROP ROLE "+quoted)
-	_ = conn.Close(ctx)
 }
 
 // sale is what one transaction of the bank writes.

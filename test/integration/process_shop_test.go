@@ -66,27 +66,20 @@ func newShop(t *testing.T) *shop {
 }
 
 // newPlace makes the tables and a role that may do its part and nothing else.
-func newPlace(t *testing.T, component schema.Component, role schema.Role) *place {
+func newPlace(
+	t *testing.T, component schema.Component, role schema.Role, options ...testkit.PostgresOption,
+) *place {
 	t.Helper()
-	p := &place{DB: testkit.Postgres(t), password: passwordCanary + "-1"}
+	p := &place{DB: testkit.Postgres(t, options...), password: passwordCanary + "-1"}
 	names := postgres.Names{Schema: p.Schema, Outbox: "message_outbox"}
-	options := schema.Options{Components: []schema.Component{component}, Shards: 4}
-	if err := schema.Apply(t.Context(), p.Pool(), names, options); err != nil {
+	parts := schema.Options{Components: []schema.Component{component}, Shards: 4}
+	if err := schema.Apply(t.Context(), p.Pool(), names, parts); err != nil {
 		t.Fatal(err)
 	}
 	p.user = string(role) + "_" + p.Schema
 	quoted := pgx.Identifier{p.user}.Sanitize()
 	p.Exec(fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", quoted, p.password))
-	admin := p.Connect()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-		defer cancel()
-		for _, statement := range []string{"DROP OWNED BY " + quoted, "DROP ROLE " + quoted} {
-			if _, err := admin.Exec(ctx, statement); err != nil {
-				t.Errorf("cleaning up: %v", err)
-			}
-		}
-	})
+	t.Cleanup(func() { p.dropRole(quoted) })
 	for _, grant := range schema.Grants(names, role, p.user) {
 		p.Exec(grant)
 	}
@@ -94,6 +87,19 @@ func newPlace(t *testing.T, component schema.Component, role schema.Role) *place
 	p.cfg.MaxConnections = 8
 	p.credentials(p.user, p.password)
 	return p
+}
+
+// dropRole connects anew: the server may have been restarted.
+func (p *place) dropRole(quoted string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return // a server of the test's own, which has ended
+	}
+	_, _ = conn.Exec(ctx, "DROP OWNED BY "+quoted) // what remains goes with the server
+	_, _ = conn.Exec(ctx, "DROP ROLE "+quoted)
+	_ = conn.Close(ctx)
 }
 
 // credentials writes the Secret's files anew.
