@@ -152,6 +152,8 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonDrained says that runPolicy is Drain.
 	ReasonDrained = "Drained"
+	// ReasonScaledToZero says that replicas is 0: nothing moves, and nobody can say how database and broker are.
+	ReasonScaledToZero = "ScaledToZero"
 	// ReasonProgressing says that Pods are starting or being replaced.
 	ReasonProgressing = "Progressing"
 	// ReasonUnavailable says that not enough Pods are ready.

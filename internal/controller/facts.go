@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -69,9 +70,22 @@ func rollout(seen *observed) string {
 		return fmt.Sprintf("%d of %d workers are as they should be", s.UpdatedReplicas, wanted)
 	case s.Replicas > s.UpdatedReplicas:
 		return fmt.Sprintf("%d earlier workers are still there", s.Replicas-s.UpdatedReplicas)
+	case s.AvailableReplicas < wanted && starting(s.Conditions):
+		return fmt.Sprintf("%d of %d workers have started", s.AvailableReplicas, wanted)
 	default:
 		return ""
 	}
+}
+
+// starting says whether the Pods of the newest template have not all been ready yet. Later ones that are not ready are
+// no change under way, and neither is a change that has made no progress for long.
+func starting(conditions []appsv1.DeploymentCondition) bool {
+	for _, c := range conditions {
+		if c.Type == appsv1.DeploymentProgressing {
+			return c.Status == corev1.ConditionTrue && c.Reason != "NewReplicaSetAvailable"
+		}
+	}
+	return false
 }
 
 // waiting says why a Pod does not start, in words of ours: what a container runtime says may hold anything.

@@ -171,6 +171,18 @@ func TestRollout(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Generation: 7}, Spec: appsv1.DeploymentSpec{Replicas: &two}, Status: status,
 		}
 	}
+	progressing := func(reason string) appsv1.DeploymentStatus {
+		truth := corev1.ConditionTrue
+		if reason == "ProgressDeadlineExceeded" {
+			truth = corev1.ConditionFalse
+		}
+		return appsv1.DeploymentStatus{
+			ObservedGeneration: 7, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 1,
+			Conditions: []appsv1.DeploymentCondition{{
+				Type: appsv1.DeploymentProgressing, Status: truth, Reason: reason,
+			}},
+		}
+	}
 	done := appsv1.DeploymentStatus{ObservedGeneration: 7, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2}
 	cases := map[string]struct {
 		seen observed
@@ -188,6 +200,9 @@ func TestRollout(t *testing.T) {
 		"one is new": {observed{deployment: deployment(appsv1.DeploymentStatus{
 			ObservedGeneration: 7, Replicas: 3, UpdatedReplicas: 1,
 		})}, "1 of 2 workers are as they should be"},
+		"the new ones are not ready yet": {observed{deployment: deployment(progressing("ReplicaSetUpdated"))}, "1 of 2 workers have started"},
+		"one that was ready is so no more":  {observed{deployment: deployment(progressing("NewReplicaSetAvailable"))}, ""},
+		"the controller has given up":       {observed{deployment: deployment(progressing("ProgressDeadlineExceeded"))}, ""},
 		"an old one is left": {observed{deployment: deployment(appsv1.DeploymentStatus{
 			ObservedGeneration: 7, Replicas: 3, UpdatedReplicas: 2,
 		})}, "1 earlier workers are still there"},

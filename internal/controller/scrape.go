@@ -123,7 +123,7 @@ func relayInForm(r *statusz.Relay) {
 	r.Shards = min(max(r.Shards, 0), math.MaxInt16)
 	r.HeldShards = slices.DeleteFunc(r.HeldShards, func(s int16) bool { return s < 0 || int(s) >= r.Shards })
 	counts(&r.PublishedTotal)
-	r.PublishedPerSec = count(r.PublishedPerSec)
+	r.PublishedPerSec, r.ArrivedPerSec = count(r.PublishedPerSec), count(r.ArrivedPerSec)
 	r.DeadLetters = openCount(r.DeadLetters)
 	if b := r.Backlog; b != nil {
 		counts(&b.Messages, &b.InFlight, &b.Retrying, &b.BlockedMessages, &b.BlockedKeys)

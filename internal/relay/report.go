@@ -19,7 +19,7 @@ func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition)
 	out := statusz.Relay{Shards: cfg.Shards, HeldShards: held, Destination: cfg.Destination}
 	r.totals.report(r.now(), &out)
 	if len(held) > 0 {
-		out.Backlog, out.DeadLetters = r.backlog(ctx, held, inHand)
+		r.backlog(ctx, held, inHand, &out)
 	}
 	conditions := append(r.health.conditions(), r.brokerCondition(cfg))
 	return out, conditions
@@ -38,25 +38,27 @@ func (r *Relay) held() (shards []int16, inHand int64) {
 	return shards, inHand
 }
 
-// backlog counts what is not settled of the held shards and the relay's open dead letters; nil when that is not known.
-func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64) (*statusz.Backlog, *statusz.Count) {
+// backlog counts what is not settled of the held shards, what comes in, and the relay's open dead letters. What is not
+// known stays absent.
+func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64, out *statusz.Relay) {
 	b, err := r.store.Backlog(ctx, held)
 	if err != nil {
 		r.storeFailed(ctx, "backlog", err)
-		return nil, nil
+		return
 	}
 	r.health.succeeded("backlog")
 	r.metrics.observed(b)
 	r.totals.observed(b)
-	out := &statusz.Backlog{
+	out.ArrivedPerSec = r.totals.arrived(r.now(), held, b)
+	out.Backlog = &statusz.Backlog{
 		Messages: b.Ready + b.Retrying + b.Blocked, Precision: "Exact",
 		OldestMessageTime: b.OldestAt, OldestBlockedTime: b.OldestBlockedAt,
 		InFlight: inHand, Retrying: b.Retrying, BlockedMessages: b.Blocked, BlockedKeys: b.BlockedKeys,
 	}
 	if b.AtLeast {
-		out.Precision = "AtLeast"
+		out.Backlog.Precision = "AtLeast"
 	}
-	return out, &statusz.Count{Open: b.DeadLetters, OldestTime: b.OldestDeadLetterAt}
+	out.DeadLetters = &statusz.Count{Open: b.DeadLetters, OldestTime: b.OldestDeadLetterAt}
 }
 
 // ObservedTime is when the last counts were taken, by the database's clock; nil before the first.
@@ -89,6 +91,16 @@ type totals struct {
 	last       *time.Time
 	observedAt *time.Time
 	samples    []sample
+	// left counts all rows that left the outbox, looks are the backlogs of the same shards from which arrivals follow.
+	left  int64
+	looks []backlogLook
+}
+
+// backlogLook is what was there at one time, and what had left until then.
+type backlogLook struct {
+	at            time.Time
+	held          []int16
+	waiting, left int64
 }
 
 // sample is the count at one time.
@@ -99,15 +111,20 @@ type sample struct {
 
 // published adds the confirmed messages of a batch.
 func (t *totals) published(now time.Time, b *batch) {
-	n := int64(0)
+	var n, expired int64
 	for i := range b.got {
-		if b.got[i].Outcome == broker.Confirmed && b.got[i].Position != placeExpired {
+		switch {
+		case b.got[i].Outcome != broker.Confirmed:
+		case b.got[i].Position == placeExpired:
+			expired++
+		default:
 			n++
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.count += n
+	t.left += n + expired
 	t.last = &now
 }
 
@@ -125,6 +142,32 @@ func (t *totals) observed(b shard.Backlog) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.observedAt = &b.ObservedAt
+}
+
+// arrived returns how many messages a second were written since a look some seconds ago: what has left since, and what
+// is there more. Nil while nobody knows: counts that stopped at a bound, or are of other shards, say nothing.
+func (t *totals) arrived(now time.Time, held []int16, b shard.Backlog) *int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if b.AtLeast || (len(t.looks) > 0 && !slices.Equal(t.looks[0].held, held)) {
+		t.looks = nil
+	}
+	if b.AtLeast {
+		return nil
+	}
+	is := backlogLook{at: now, held: held, waiting: b.Ready + b.Retrying + b.Blocked, left: t.left}
+	t.looks = append(t.looks, is)
+	for len(t.looks) > 2 && now.Sub(t.looks[1].at) >= rateWindow {
+		t.looks = t.looks[1:]
+	}
+	was := t.looks[0]
+	took := now.Sub(was.at)
+	if took < time.Second {
+		return nil
+	}
+	more := max(0, is.waiting-was.waiting+is.left-was.left) // a settle under way counts twice for a moment
+	rate := int64(float64(more)/took.Seconds() + 0.5)
+	return &rate
 }
 
 // report writes count, rate and last time into a report. There is no rate before there is something to compare with.

@@ -141,9 +141,13 @@ func TestConditions(t *testing.T) {
 			[]want{{"Ready", "False", "Unavailable"}, {"WorkloadAvailable", "False", "Unavailable"}},
 			nil,
 		},
-		"scaled to nothing nobody knows": {
+		"scaled to nothing it is not ready, and nobody knows the rest": {
 			with(func(f *status.Facts) { f.Replicas, f.Ready = 0, 0 }), nil,
-			[]want{{"Ready", "Unknown", "NotReported"}, {"WorkloadAvailable", "True", "Available"}},
+			[]want{
+				{"Ready", "False", "ScaledToZero"},
+				{"WorkloadAvailable", "True", "Available"},
+				{"DatabaseReachable", "Unknown", "ScaledToZero"},
+			},
 			nil,
 		},
 		"the step before the workers says why they do not start": {

@@ -39,7 +39,7 @@ func relayCounts(reports []statusz.Report) v1alpha1.OutboxRelayStatus {
 	var after v1alpha1.OutboxRelayStatus
 	held := map[int16]bool{}
 	var shards int
-	counted := true
+	counted, arrivals := true, true
 	for i := range reports {
 		r := reports[i].Relay
 		if r == nil {
@@ -52,9 +52,8 @@ func relayCounts(reports []statusz.Report) v1alpha1.OutboxRelayStatus {
 		}
 		after.Destination = r.Destination
 		after.LastPublishedTime = later(after.LastPublishedTime, r.LastPublishedTime)
-		if r.PublishedPerSec != nil {
-			after.Rates = addRate(after.Rates, *r.PublishedPerSec)
-		}
+		after.Rates = addRates(after.Rates, r)
+		arrivals = arrivals && r.ArrivedPerSec != nil
 		if r.DeadLetters != nil { // each worker sees all of the relay's
 			after.DeadLetters = deadLetters(r.DeadLetters)
 		}
@@ -67,6 +66,9 @@ func relayCounts(reports []statusz.Report) v1alpha1.OutboxRelayStatus {
 	if !counted {
 		after.Backlog = nil // a worker does not know its part, so nobody knows the sum
 	}
+	if after.Rates != nil && (!arrivals || len(held) < shards) {
+		after.Rates.ArrivedPerSecond = nil
+	}
 	if shards > 0 {
 		n := int32(len(held)) //nolint:gosec // at most the 64 shards of a table
 		after.Lease = &v1alpha1.LeaseStatus{Shards: int32(shards), Held: &n}
@@ -78,11 +80,19 @@ func relayCounts(reports []statusz.Report) v1alpha1.OutboxRelayStatus {
 	return after
 }
 
-func addRate(sum *v1alpha1.RelayRates, perSecond int64) *v1alpha1.RelayRates {
+func addRates(sum *v1alpha1.RelayRates, r *statusz.Relay) *v1alpha1.RelayRates {
+	if r.PublishedPerSec == nil && r.ArrivedPerSec == nil {
+		return sum
+	}
 	if sum == nil {
 		sum = &v1alpha1.RelayRates{}
 	}
-	sum.PublishedPerSecond = add(sum.PublishedPerSecond, perSecond)
+	if n := r.PublishedPerSec; n != nil {
+		sum.PublishedPerSecond = add(sum.PublishedPerSecond, *n)
+	}
+	if n := r.ArrivedPerSec; n != nil {
+		sum.ArrivedPerSecond = add(sum.ArrivedPerSecond, *n)
+	}
 	return sum
 }
 
@@ -131,7 +141,7 @@ func relayFigures(s v1alpha1.OutboxRelayStatus) (v1alpha1.OutboxRelayStatus, fig
 	}
 	f.addDeadLetters(s.DeadLetters, &rest.DeadLetters)
 	if r := s.Rates; r != nil {
-		f.rates = []*int64{r.PublishedPerSecond}
+		f.rates = []*int64{r.PublishedPerSecond, r.ArrivedPerSecond}
 		rest.Rates = &v1alpha1.RelayRates{}
 	}
 	return rest, f

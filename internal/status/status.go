@@ -133,10 +133,10 @@ func unheard(name string, f Facts) metav1.Condition {
 		Message: "No worker has reported yet",
 	}
 	switch {
+	case f.Replicas == 0:
+		c.Reason, c.Message = v1alpha1.ReasonScaledToZero, "No worker runs: replicas is 0"
 	case f.Stale:
 		c.Reason, c.Message = v1alpha1.ReasonStatusStale, "No worker has reported for three status intervals"
-	case f.Replicas == 0:
-		c.Message = "No worker runs: replicas is 0"
 	}
 	return c
 }
@@ -277,6 +277,10 @@ func ready(f Facts, reports []statusz.Report, parts, warnings []metav1.Condition
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	if p := blocking(f, reports, warnings); p != nil {
 		c.Reason, c.Message = p.Reason, p.Message
+		return c
+	}
+	if f.Replicas == 0 {
+		c.Reason, c.Message = v1alpha1.ReasonScaledToZero, "replicas is 0: nothing moves until it is 1 or more"
 		return c
 	}
 	for _, p := range certainFirst(parts) {

@@ -88,6 +88,16 @@ func TestRelayReady(t *testing.T) {
 			[]statusz.Report{relayReport(nil)},
 			"False", "Unavailable",
 		},
+		"nothing that should run is no mystery": {
+			status.Facts{Generation: 3, Stale: true, Now: now}, nil, "False", "ScaledToZero",
+		},
+		"the last worker of a relay that is scaled to zero makes it no readier": {
+			status.Facts{Generation: 3, Ready: 1, Now: now}, []statusz.Report{relayReport(nil)}, "False", "ScaledToZero",
+		},
+		"what stalls a relay that is scaled to zero is named first": {
+			status.Facts{Generation: 3, Now: now, Stalled: &status.Problem{Reason: "InvalidSpec"}}, nil,
+			"False", "InvalidSpec",
+		},
 		"a paused relay is ready and says that it is paused": {
 			facts, []statusz.Report{relayReport(func(r *statusz.Report) { r.RunPolicy = "Pause" })}, "True", "Paused",
 		},
@@ -124,6 +134,19 @@ func TestRelayCounts(t *testing.T) {
 	if !both.Backlog.OldestMessageTime.Time.Equal(oldest) || both.Backlog.EstimatedDrainTime != "5s" {
 		t.Errorf("oldest %v, drain time %q; want %v, 5s",
 			both.Backlog.OldestMessageTime, both.Backlog.EstimatedDrainTime, oldest)
+	}
+
+	arriving := func(r *statusz.Report) { r.Relay.PublishedPerSec, r.Relay.ArrivedPerSec = &perSecond, &perSecond }
+	rates := func(second func(*statusz.Report)) *v1alpha1.RelayRates {
+		return status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{
+			relayReport(arriving), relayReport(func(r *statusz.Report) { secondHalf(r); second(r) }),
+		}).Rates
+	}
+	if r := rates(arriving); *r.PublishedPerSecond != 8 || *r.ArrivedPerSecond != 8 {
+		t.Errorf("rates of two halves = %+v, want 8 and 8", r)
+	}
+	if r := rates(func(*statusz.Report) {}); *r.PublishedPerSecond != 4 || r.ArrivedPerSecond != nil {
+		t.Errorf("rates = %+v, want what arrives unknown while one half does not know", r)
 	}
 
 	half := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{first})

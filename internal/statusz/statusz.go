@@ -53,6 +53,7 @@ type Relay struct {
 	Backlog           *Backlog   `json:"backlog,omitempty"`
 	PublishedTotal    int64      `json:"publishedTotal"`
 	PublishedPerSec   *int64     `json:"publishedPerSecond,omitempty"`
+	ArrivedPerSec     *int64     `json:"arrivedPerSecond,omitempty"`
 	DeadLetters       *Count     `json:"deadLetters,omitempty"`
 	Shards            int        `json:"shards"`
 	HeldShards        []int16    `json:"heldShards"`
