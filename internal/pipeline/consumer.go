@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/internal/postgres/schema"
 	"github.com/postrider/postrider/internal/retry"
 	"github.com/postrider/postrider/internal/statusz"
+	"github.com/postrider/postrider/internal/tracing"
 	"github.com/postrider/postrider/internal/verdict"
 )
 
@@ -170,8 +171,9 @@ func newConsumerPart(
 	if p.receiver, err = nats.NewReceiver(ctx, p.conn, p.receiverConfig()); err != nil {
 		return nil, err
 	}
+	store := tracing.Store(p.store, o.Tracer, "nats", cfg.NATS.Stream)
 	p.loop, err = consumer.New(consumerConfig(cfg), consumer.Parts{
-		Store: p.store, Handler: handler, Receiver: p.receiver, Metrics: metrics, Log: o.Log, Steps: o.Steps,
+		Store: store, Handler: handler, Receiver: p.receiver, Metrics: metrics, Log: o.Log, Steps: o.Steps,
 		Random: o.Random,
 	})
 	return p, err

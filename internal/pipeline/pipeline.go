@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/postrider/postrider/internal/config"
 )
@@ -41,6 +42,8 @@ type Options struct {
 	Registry prometheus.Registerer
 	// Steps hears of each loop's progress; nil means nobody does.
 	Steps Steps
+	// Tracer tells how messages travel; nil means nobody asks.
+	Tracer trace.Tracer
 	// AllowLoopback permits servers on this machine, as `postrider up` and tests have them.
 	AllowLoopback bool
 	// Random spreads retries: a number in [0, 1). Nil means a good one.

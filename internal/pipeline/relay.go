@@ -18,6 +18,7 @@ import (
 	"github.com/postrider/postrider/internal/relay"
 	"github.com/postrider/postrider/internal/retry"
 	"github.com/postrider/postrider/internal/statusz"
+	"github.com/postrider/postrider/internal/tracing"
 )
 
 const (
@@ -137,7 +138,8 @@ func newRelayPart(
 	if err != nil {
 		return nil, fmt.Errorf("make the publisher: %w", err)
 	}
-	p.loop, err = relay.New(relayConfig(cfg, holder), store, p.publish, metrics, o.Log, o.Steps)
+	publish := tracing.Publisher(p.publish, o.Tracer, "nats", cfg.NATS.Subject)
+	p.loop, err = relay.New(relayConfig(cfg, holder), store, publish, metrics, o.Log, o.Steps)
 	return p, err
 }
 
