@@ -93,25 +93,17 @@ func (d *tables) jdbcURL() string {
 		d.Addr(), d.Database, d.User, d.Password, d.Schema)
 }
 
-// fetched returns a folder of the cache that was filled once by install, which gets an empty folder.
-func fetched(t *testing.T, name string, install func(dir string)) string {
+// fetched returns a folder of the cache that the command fills the first time. PARTIAL in its arguments is the folder.
+func fetched(t *testing.T, folder, name string, args ...string) string {
 	t.Helper()
-	cache, err := local.CacheDir()
+	dir, err := local.Cached(t.Context(), folder, func(_ context.Context, dir string) error {
+		for i := range args {
+			args[i] = strings.ReplaceAll(args[i], "PARTIAL", dir)
+		}
+		command(t, dir, nil, name, args...)
+		return nil
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(cache, name)
-	if _, err := os.Stat(filepath.Join(dir, "complete")); err == nil {
-		return dir
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	install(dir)
-	if err := os.WriteFile(filepath.Join(dir, "complete"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -154,25 +146,21 @@ func TestTheSQLOfTheDocsWritesAMessage(t *testing.T) {
 func TestWithPythonTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 	t.Parallel()
 	code := oneBlock(t, "python")
-	environment := fetched(t, "writers-python-psycopg-"+psycopgVersion, func(dir string) {
-		command(t, dir, nil, "python3", "-m", "venv", dir)
-		command(t, dir, nil, filepath.Join(dir, "bin", "pip"), "install", "-q", "psycopg[binary]=="+psycopgVersion)
-	})
+	packages := fetched(t, "writers-python-psycopg-"+psycopgVersion,
+		"python3", "-m", "pip", "install", "-q", "--target", "PARTIAL", "psycopg[binary]=="+psycopgVersion)
 	d := orders(t)
 	program := filepath.Join(t.TempDir(), "writer.py")
 	writeFile(t, program, code)
-	command(t, t.TempDir(), []string{"DATABASE_URL=" + d.libpqURL()},
-		filepath.Join(environment, "bin", "python3"), program)
+	command(t, t.TempDir(), []string{"DATABASE_URL=" + d.libpqURL(), "PYTHONPATH=" + packages}, "python3", program)
 	d.wrote()
 }
 
 func TestWithNodeTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 	t.Parallel()
 	code := oneBlock(t, "js")
-	modules := fetched(t, "writers-node-pg-"+nodePostgresVersion, func(dir string) {
-		command(t, dir, nil, "npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", dir,
-			"pg@"+nodePostgresVersion)
-	})
+	modules := fetched(t, "writers-node-pg-"+nodePostgresVersion,
+		"npm", "install", "--silent", "--no-audit", "--no-fund", "--cache", "PARTIAL/cache", "--prefix", "PARTIAL",
+		"pg@"+nodePostgresVersion)
 	d := orders(t)
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "writer.mjs"), code)
@@ -186,10 +174,10 @@ func TestWithNodeTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 func TestWithJavaTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 	t.Parallel()
 	code := oneBlock(t, "java")
-	libraries := fetched(t, "writers-java-pgjdbc-"+pgjdbcVersion, func(dir string) {
-		command(t, dir, nil, "mvn", "-q", "-B", "dependency:copy", "-Dmdep.stripVersion=true",
-			"-Dartifact=org.postgresql:postgresql:"+pgjdbcVersion, "-DoutputDirectory="+dir)
-	})
+	// Not everybody has a home that can be written, where Maven would keep what it fetches.
+	libraries := fetched(t, "writers-java-pgjdbc-"+pgjdbcVersion,
+		"mvn", "-q", "-B", "dependency:copy", "-Dmdep.stripVersion=true", "-DoutputDirectory=PARTIAL",
+		"-Dartifact=org.postgresql:postgresql:"+pgjdbcVersion, "-Dmaven.repo.local=PARTIAL/repository")
 	d := orders(t)
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "Writer.java"), code)

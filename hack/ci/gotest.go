@@ -101,7 +101,7 @@ func onPath(commands ...string) func() bool {
 func needs() []need {
 	return []need{
 		{"TestAsRoot", "root", func() bool { return os.Geteuid() == 0 }},
-		{"TestWithPython", "python3 with venv", onPath("python3")},
+		{"TestWithPython", "python3 with pip", onPath("python3")},
 		{"TestWithNode", "node and npm", onPath("node", "npm")},
 		{"TestWithJava", "java 17 or later and mvn", onPath("java", "mvn")},
 	}
