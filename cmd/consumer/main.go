@@ -19,7 +19,7 @@ func parts() worker.Parts[config.Consumer] {
 		Name: "consumer", Load: config.LoadConsumer, Files: config.Consumer.SecretPaths,
 		New: func(cfg config.Consumer, p worker.Process) (worker.Pipeline[config.Consumer], error) {
 			return pipeline.NewConsumer(cfg, pipeline.Options{
-				Log: p.Log, Registry: p.Registry, Steps: p.Watchdog, AllowLoopback: p.AllowLoopback,
+				Log: p.Log, Registry: p.Registry, Steps: p.Watchdog, AllowLoopback: p.AllowLoopback, Tracer: p.Tracer,
 			})
 		},
 	}

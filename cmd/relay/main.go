@@ -19,7 +19,7 @@ func parts() worker.Parts[config.Relay] {
 		Name: "relay", Load: config.LoadRelay, Files: config.Relay.SecretPaths,
 		New: func(cfg config.Relay, p worker.Process) (worker.Pipeline[config.Relay], error) {
 			return pipeline.NewRelay(cfg, pipeline.Options{
-				Log: p.Log, Registry: p.Registry, Steps: p.Watchdog, AllowLoopback: p.AllowLoopback,
+				Log: p.Log, Registry: p.Registry, Steps: p.Watchdog, AllowLoopback: p.AllowLoopback, Tracer: p.Tracer,
 			})
 		},
 	}

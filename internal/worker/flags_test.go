@@ -94,3 +94,13 @@ func TestTheCommandLine(t *testing.T) {
 		})
 	}
 }
+
+func TestAnUnknownTraceProtocolEndsTheCommandAtOnce(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	var out, failures bytes.Buffer
+	code := Main(t.Context(), nil, &out, &failures, Parts[struct{}]{Name: "relay"})
+	if code != ExitUsage || !strings.Contains(failures.String(), "OTEL_EXPORTER_OTLP_PROTOCOL") {
+		t.Errorf("exit code %d, printed %s", code, &failures)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/postrider/postrider/internal/telemetry"
 )
@@ -32,6 +33,8 @@ type Process struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 	Watchdog *Watchdog
+	// Tracer tells how messages travel; nil where the environment names no collector.
+	Tracer trace.Tracer
 	// AllowLoopback permits servers on this machine, as in tests.
 	AllowLoopback bool
 }
@@ -54,6 +57,13 @@ func Main[C any](ctx context.Context, args []string, stdout, stderr io.Writer, p
 		Log: telemetry.NewLogger(stderr, flags.LogLevel), Registry: telemetry.NewRegistry(build),
 		Watchdog: NewWatchdog(time.Now), AllowLoopback: flags.AllowLoopback,
 	}
+	var stopTracer func(context.Context)
+	process.Tracer, stopTracer, err = telemetry.StartTracer(ctx, "postrider-"+p.Name, build, process.Log)
+	if err != nil {
+		process.Log.ErrorContext(ctx, "Not started", "err", err)
+		return ExitUsage
+	}
+	defer stopTracer(ctx)
 	err = Run(ctx, Options[C]{
 		Log: process.Log, Registry: process.Registry, Watchdog: process.Watchdog, Load: p.Load, Files: p.Files,
 		ConfigPath: flags.ConfigPath, Listen: flags.Listen, DrainTimeout: flags.DrainTimeout,
