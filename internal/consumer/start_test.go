@@ -49,6 +49,10 @@ func TestAStatementThatTheDatabaseRefusesIsAConditionAndNotADeadLetter(t *testin
 			if !strings.Contains(c.Message, "route 1") || !strings.Contains(c.Message, tc.code) {
 				t.Errorf("message = %q, want the route and SQLSTATE %s", c.Message, tc.code)
 			}
+			missing := map[string]string{"42703": `column "colour"`, "42P01": `relation "nowhere" does not exist`}
+			if !strings.Contains(c.Message, missing[tc.code]) {
+				t.Errorf("message = %q, want it to name %s", c.Message, missing[tc.code])
+			}
 			if at := strings.Index(
 				statement,
 				tc.at,

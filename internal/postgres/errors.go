@@ -314,6 +314,17 @@ func names(err error) string {
 	return b.String()
 }
 
+// Missing returns the server's words for an object that a statement names and that is not there, at most 256 bytes; empty
+// for every other error. Those words hold the object's name and, of a function, the types of its arguments: never a value.
+func Missing(err *pgconn.PgError) string {
+	switch err.Code {
+	case "42P01", "42703", "42883", "42704", "3F000":
+		return clip(err.Message, maxSafeBytes)
+	default:
+		return ""
+	}
+}
+
 // where names the address or host that did not answer.
 func where(err error) string {
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {

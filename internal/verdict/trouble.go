@@ -79,13 +79,20 @@ type StatementError struct {
 	Route int
 	// Code is the SQLSTATE.
 	Code string
+	// Missing is what the server says is not there: a table, column, function, type or schema that the statement names;
+	// empty where it says something else.
+	Missing string
 	// Position counts the characters of the statement as it was sent, from 1; 0 where none is known.
 	Position int
 }
 
 // Error implements error.
 func (e *StatementError) Error() string {
-	return fmt.Sprintf("the database does not accept the statement of route %d (SQLSTATE %s)", e.Route, e.Code)
+	missing := ""
+	if e.Missing != "" {
+		missing = ": " + e.Missing
+	}
+	return fmt.Sprintf("the database does not accept the statement of route %d%s (SQLSTATE %s)", e.Route, missing, e.Code)
 }
 
 // PrivilegeError says that the handler's role may do more than a handler should.

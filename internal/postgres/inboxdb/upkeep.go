@@ -143,5 +143,7 @@ func prepareOnce(ctx context.Context, conn *pgx.Conn, route int, statement strin
 		(class != postgres.ClassStatement && refused.Code[:2] != "42" && refused.Code[:2] != "3F") {
 		return trouble(doing("prepare a handler's statement", err), 1)
 	}
-	return &verdict.StatementError{Route: route, Code: refused.Code, Position: int(refused.Position)}
+	return &verdict.StatementError{
+		Route: route, Code: refused.Code, Missing: postgres.Missing(refused), Position: int(refused.Position),
+	}
 }
