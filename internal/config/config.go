@@ -88,6 +88,55 @@ type Outbox struct {
 	Shards int32 `json:"shards"`
 	// PublishedRetention is how long published rows are kept.
 	PublishedRetention Duration `json:"publishedRetention"`
+	// Columns map a table that the team already has (layout StatusColumns); none means our own (layout Queue).
+	Columns *Columns `json:"columns,omitempty"`
+}
+
+// Columns map a table that a team already has (layout StatusColumns) to what a relay needs of it. A name that is empty
+// is a column that the table does not have.
+type Columns struct {
+	// ID is the event's id, a UUID that is unique in the table.
+	ID string `json:"id"`
+	// OrderingKey names what keeps its order; without it nothing is ordered.
+	OrderingKey string `json:"orderingKey,omitempty"`
+	// Version numbers the messages of a key upwards. Without it nothing is ordered.
+	Version string `json:"version,omitempty"`
+	// EventType is the event's type; without it the row's destination stands for it, else the table's name.
+	EventType string `json:"eventType,omitempty"`
+	// Destination is where the row goes; without it everything goes to the default destination.
+	Destination string `json:"destination,omitempty"`
+	// Payload is the message's data.
+	Payload string `json:"payload"`
+	// Headers is a JSON object of further headers.
+	Headers string `json:"headers,omitempty"`
+	// ContentType is the payload's media type; without it the column's type says it.
+	ContentType string `json:"contentType,omitempty"`
+	// Traceparent is a W3C Trace Context.
+	Traceparent string `json:"traceparent,omitempty"`
+	// OccurredAt is when the event happened, mostly the row's creation.
+	OccurredAt string `json:"occurredAt,omitempty"`
+	// Status says what became of the row. Without it a row waits for as long as it is there, and settling deletes it.
+	Status string `json:"status,omitempty"`
+	// AvailableAt is the time before which a row is not sent.
+	AvailableAt string `json:"availableAt,omitempty"`
+	// Attempts, PublishedAt and LastError are written for people to see; the relay keeps its own count.
+	Attempts    string `json:"attempts,omitempty"`
+	PublishedAt string `json:"publishedAt,omitempty"`
+	LastError   string `json:"lastError,omitempty"`
+	// Values are those of the status column.
+	Values StatusValues `json:"values,omitzero"`
+}
+
+// StatusValues are the words of a status column. Pending and Published are needed where there is a status column.
+type StatusValues struct {
+	// Pending is what writers insert.
+	Pending string `json:"pending,omitempty"`
+	// Published is a row that the broker holds.
+	Published string `json:"published,omitempty"`
+	// Waiting is a row that was refused and is tried again; empty leaves such a row Pending.
+	Waiting string `json:"waiting,omitempty"`
+	// Failed is a row that became a dead letter; empty leaves such a row where it is.
+	Failed string `json:"failed,omitempty"`
 }
 
 // NATS says how to reach a stream, for a relay or a consumer.

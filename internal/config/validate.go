@@ -77,14 +77,15 @@ const (
 )
 
 var (
-	dnsName     = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
-	label       = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	subdomain   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
-	uid         = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
-	identifier  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	natsName    = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
-	natsSubject = regexp.MustCompile(`^[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
-	natsFilter  = regexp.MustCompile(
+	dnsName        = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$`)
+	label          = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	subdomain      = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+	uid            = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+	identifier     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	printableASCII = regexp.MustCompile(`^[ -~]+$`)
+	natsName       = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+	natsSubject    = regexp.MustCompile(`^[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
+	natsFilter     = regexp.MustCompile(
 		`^(>|(\*|[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?)$`)
 	consumer  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
 	eventType = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
@@ -194,6 +195,7 @@ func (r Relay) Validate() error {
 		c.text(fmt.Sprintf("allowed[%d]", i), pattern, 255, natsFilter, "a subject; its parts may be *, its last >")
 	}
 	c.word("ordering", r.Ordering, OrderingPerKey, OrderingNone)
+	c.columns(r.Outbox.Columns, r.Ordering)
 	c.batch(r.Batch)
 	c.pause("leaseDuration", r.Lease, LeaseMargin, time.Hour)
 	if needed := r.Batch.PublishTimeout.D() + LeaseMargin; r.Lease.D() <= needed {

@@ -198,7 +198,7 @@ func (t migrationTarget) create(ctx context.Context, conn *pgx.Conn) error {
 			Message: file + " cannot be read: it names the user whom the tables are for",
 		}
 	}
-	for _, statement := range schema.Grants(t.names, t.role, strings.TrimSpace(string(user))) {
+	for _, statement := range t.options.Grants(t.names, t.role, strings.TrimSpace(string(user))) {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("grant the worker its rights: %w", err)
 		}

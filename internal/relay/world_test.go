@@ -37,6 +37,7 @@ type world struct {
 	names  postgres.Names
 	shards int
 	broker *ledger
+	team   *team // nil: an outbox of our own
 }
 
 func newWorld(t *testing.T, shards int, options ...testkit.PostgresOption) *world {
@@ -56,7 +57,8 @@ func newWorld(t *testing.T, shards int, options ...testkit.PostgresOption) *worl
 // config is a config whose pauses are short enough for a test.
 func (w *world) config() relay.Config {
 	return relay.Config{
-		Holder: uuid.New(), Shards: w.shards, Broker: "test", Destination: "test/orders", Unit: "ORDERS",
+		Unordered: w.team != nil && w.team.Unordered(),
+		Holder:    uuid.New(), Shards: w.shards, Broker: "test", Destination: "test/orders", Unit: "ORDERS",
 		LeaseDuration: 10 * time.Second, LeaseMargin: time.Second, QueryTimeout: 5 * time.Second,
 		Retention: 24 * time.Hour, DrainTimeout: 10 * time.Second, RunPolicy: relay.Run,
 		Batch: relay.Batch{
@@ -109,10 +111,14 @@ func (w *world) process(o options) *process {
 		o.pool = w.Pool()
 	}
 	var err error
-	p.store, err = outboxdb.New(o.pool, outboxdb.Config{
+	cfg := outboxdb.Config{
 		Names: w.names, Relay: o.relay, RelayUID: o.relay + "-uid", Holder: p.cfg.Holder, Shards: w.shards,
 		Unordered: p.cfg.Unordered, QueryTimeout: p.cfg.QueryTimeout,
-	})
+	}
+	if w.team != nil {
+		cfg.Columns = w.team.columns
+	}
+	p.store, err = outboxdb.New(o.pool, cfg)
 	if err != nil {
 		w.t.Fatalf("make a store: %v", err)
 	}
@@ -269,7 +275,7 @@ func (w *world) put(key string, n int) []message.Message {
 	out := make([]message.Message, n)
 	for i := range out {
 		var err error
-		if out[i], err = write(w.t.Context(), w.Pool(), key); err != nil {
+		if out[i], err = w.write(w.t.Context(), w.Pool(), key); err != nil {
 			w.t.Fatalf("write a message: %v", err)
 		}
 	}
@@ -279,6 +285,9 @@ func (w *world) put(key string, n int) []message.Message {
 // left returns how many rows wait.
 func (w *world) left() int64 {
 	w.t.Helper()
+	if w.team != nil {
+		return testkit.Value[int64](w.DB, `SELECT count(*) FROM `+w.team.Name+` WHERE `+w.team.pending())
+	}
 	return testkit.Value[int64](w.DB, `SELECT count(*) FROM message_outbox`)
 }
 

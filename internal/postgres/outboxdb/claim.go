@@ -55,7 +55,7 @@ SELECT NULL, NULL, r.* FROM (
 // Claim returns what one snapshot shows of the window of the lease's shard.
 func (s *Store) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard.Claim, error) {
 	c := shard.Claim{}
-	read := func(rows pgx.Rows) error { return collectClaim(rows, w, &c) }
+	read := func(rows pgx.Rows) error { return collectClaim(rows, w, s.cfg.Columns != nil, &c) }
 	err := s.pipelined(ctx, func(b *pgx.Batch) {
 		b.Queue(s.sql.claim, l.Shard, int64(w.Floor), int64(w.Read), w.MaxMessages, w.MaxBytes, w.MaxBelow,
 			!s.cfg.Unordered).Query(read)
@@ -66,7 +66,8 @@ func (s *Store) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard
 	return c, nil
 }
 
-func collectClaim(rows pgx.Rows, w shard.Window, c *shard.Claim) error {
+// collectClaim reads the answer. partly says that rows above what was read leave what is below unlooked at.
+func collectClaim(rows pgx.Rows, w shard.Window, partly bool, c *shard.Claim) error {
 	scan := newRowScan(2)
 	var bytes int64
 	seen := false
@@ -99,7 +100,7 @@ func collectClaim(rows pgx.Rows, w shard.Window, c *shard.Claim) error {
 	if !slices.IsSortedFunc(c.Rows, byPosition) {
 		slices.SortFunc(c.Rows, byPosition)
 	}
-	c.Cut = len(c.Rows) >= w.MaxMessages || bytes >= w.MaxBytes
+	c.Cut = len(c.Rows) >= w.MaxMessages || bytes >= w.MaxBytes || (partly && len(c.Rows) > 0)
 	c.BelowCut = len(c.Below) >= w.MaxBelow
 	return nil
 }

@@ -87,7 +87,9 @@ func (s *Store) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refus
 	keys, waits := columns(delays)
 	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
-		b.Queue(s.sql.holdRows, l.Shard, uuids(hold))
+		if s.sql.holdRows != "" {
+			b.Queue(s.sql.holdRows, l.Shard, uuids(hold))
+		}
 		b.Queue(s.sql.refuse, l.Shard, ids, attempts, unknowns, codes)
 		b.Queue(s.sql.gate, l.Shard, keys, waits)
 		return tx.SendBatch(ctx, b).Close()

@@ -32,6 +32,9 @@ SELECT left_at IS NULL OR left_at <= clock_timestamp() - $2::interval FROM {outb
 // retention old: rows are kept for 1 to 1.15 times the retention. It says whether it turned. A reader in the next
 // slot only delays the turn.
 func (s *Store) TurnRing(ctx context.Context, retention time.Duration) (turned bool, err error) {
+	if s.cfg.Columns != nil {
+		return false, nil // published rows stay where they are, or are gone
+	}
 	err = s.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, ringLockTimeoutSQL); err != nil {
 			return err

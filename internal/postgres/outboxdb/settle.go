@@ -77,6 +77,10 @@ func (s *Store) settlement(ctx context.Context, got settling, ids []message.ID) 
 	if missing == 0 {
 		return out
 	}
+	if s.sql.archived == "" { // nothing is left of what was settled
+		out.Unclear = missing
+		return out
+	}
 	lowest, highest := slices.MinFunc(ids, compareIDs), slices.MaxFunc(ids, compareIDs)
 	var archived int
 	err := s.pipelined(ctx, func(b *pgx.Batch) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/postrider/postrider/internal/lease"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 )
 
 // Config says whose outbox a Store works on and for whom.
@@ -33,6 +34,9 @@ type Config struct {
 	Unordered bool
 	// QueryTimeout bounds each transaction.
 	QueryTimeout time.Duration
+	// Columns, unless nil, say that the outbox is a table which the team already has (layout StatusColumns), as
+	// mapped.Read found it; its Names, Shards, Unordered and Relay are taken from this Config.
+	Columns *mapped.Table
 }
 
 // ErrInvalidConfig says that a Config lacks something.
@@ -74,7 +78,11 @@ func New(db DB, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Store{db: db, cfg: cfg, sql: newStatements(cfg.Names)}, nil
+	s := &Store{db: db, cfg: cfg, sql: newStatements(cfg.Names)}
+	if cfg.Columns != nil {
+		s.sql.onColumns(cfg)
+	}
+	return s, nil
 }
 
 // statements are the SQL texts with the configured names written in.

@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -58,11 +59,17 @@ func writerColumns() []string {
 const writerArguments = "(text, text, bytea, text, jsonb, text, text, int, uuid, timestamptz, text, timestamptz, bigint)"
 
 // grants is the one list of a role's rights: Roles prints it and Verify checks it.
-func grants(role Role) []grant {
+func (o Options) grants(role Role) []grant {
 	switch role {
 	case RoleApplication:
+		if o.Columns != nil {
+			return nil // the table is the team's, and so is who writes into it
+		}
 		return applicationGrants()
 	case RoleRelay:
+		if o.Columns != nil {
+			return append(o.besideGrants(), sharedGrants(Outbox)...)
+		}
 		return append(relayGrants(), sharedGrants(Outbox)...)
 	case RoleConsumer:
 		return append(consumerGrants(), sharedGrants(Inbox)...)
@@ -101,6 +108,23 @@ func relayGrants() []grant {
 	return list
 }
 
+// besideGrants are those of a relay on a table that the team already has, and on what is beside it.
+func (o Options) besideGrants() []grant {
+	list := []grant{
+		{component: Outbox, object: "{outbox_gate}", privileges: everything()},
+		{component: Outbox, object: "{outbox_failing}", privileges: everything()},
+		{component: Outbox, object: "{outbox_lease}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+		{component: Outbox, object: "{outbox_member}", privileges: everything()},
+		{component: Outbox, object: "{outbox_owner}", privileges: []string{"SELECT", "UPDATE"}},
+	}
+	table := o.table(postgres.Names{})
+	if table.Deletes() {
+		return append(list, grant{component: Outbox, object: "{outbox}", privileges: []string{"SELECT", "DELETE"}})
+	}
+	return append(list, grant{component: Outbox, object: "{outbox}", privileges: []string{"SELECT"}},
+		grant{component: Outbox, object: "{outbox}", privileges: []string{"UPDATE"}, columns: table.Writes()})
+}
+
 func consumerGrants() []grant {
 	return []grant{
 		{component: Inbox, object: "{message_inbox}", privileges: everything()},
@@ -125,7 +149,11 @@ func everything() []string { return []string{"SELECT", "INSERT", "UPDATE", "DELE
 func (g grant) statement(names postgres.Names, role string) string {
 	what := strings.Join(g.privileges, ", ")
 	if g.columns != nil {
-		what += " (" + strings.Join(g.columns, ", ") + ")"
+		quoted := make([]string, len(g.columns))
+		for i, c := range g.columns {
+			quoted[i] = ident(c)
+		}
+		what += " (" + strings.Join(quoted, ", ") + ")"
 	}
 	on := names.SQL(g.object)
 	switch {
@@ -136,6 +164,16 @@ func (g grant) statement(names postgres.Names, role string) string {
 	}
 	return fmt.Sprintf("GRANT %s ON %s TO %s;", what, on, pgx.Identifier{role}.Sanitize())
 }
+
+// ident quotes a column's name where it needs quotes: a team's own may.
+func ident(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return pgx.Identifier{name}.Sanitize()
+}
+
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 // settings bound the waits of a role's sessions. They belong to the role, so that a transaction-mode pooler keeps them.
 func settings(role Role) []string {
@@ -198,7 +236,12 @@ func Grants(names postgres.Names, role Role, user string) []string {
 	if role == RoleConsumer {
 		component = Inbox
 	}
-	return Options{Components: []Component{component}}.statements(names, role, user)
+	return Options{Components: []Component{component}}.Grants(names, role, user)
+}
+
+// Grants does the same for the components of the options, and for a table that the team already has.
+func (o Options) Grants(names postgres.Names, role Role, user string) []string {
+	return o.statements(names, role, user)
 }
 
 func (o Options) statements(names postgres.Names, role Role, user string) []string {
@@ -217,8 +260,11 @@ func (o Options) statements(names postgres.Names, role Role, user string) []stri
 // roles are those that use the asked components.
 func (o Options) roles() []Role {
 	var list []Role
+	if o.has(Outbox) && o.Columns == nil {
+		list = append(list, RoleApplication)
+	}
 	if o.has(Outbox) {
-		list = append(list, RoleApplication, RoleRelay)
+		list = append(list, RoleRelay)
 	}
 	if o.has(Inbox) {
 		list = append(list, RoleConsumer)
@@ -228,5 +274,5 @@ func (o Options) roles() []Role {
 
 // grantsOf returns a role's grants on the asked components.
 func (o Options) grantsOf(role Role) []grant {
-	return slices.DeleteFunc(grants(role), func(g grant) bool { return !o.has(g.component) })
+	return slices.DeleteFunc(o.grants(role), func(g grant) bool { return !o.has(g.component) })
 }

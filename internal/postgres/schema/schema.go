@@ -17,7 +17,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 )
 
 //go:embed migrations/*.sql
@@ -31,6 +33,9 @@ const (
 	Outbox  Component = "outbox"
 	Inbox   Component = "inbox"
 	Failure Component = "failure"
+
+	// beside are the tables beside an outbox that a team already has: Outbox with Options.Columns.
+	beside Component = "columns"
 )
 
 // The bounds of Options.Shards.
@@ -46,6 +51,15 @@ type Options struct {
 	// Shards is the number of independently ordered slices of the outbox, 1 to 64; 0 means 8.
 	// It is written into the table and never changes.
 	Shards int32
+	// Columns, unless nil, say that the outbox is a table which the team already has, and how its columns are named:
+	// only what the relay keeps beside it is made. Unordered is ordering mode None of such a table.
+	Columns   *config.Columns
+	Unordered bool
+}
+
+// table is the team's own outbox.
+func (o Options) table(names postgres.Names) mapped.Table {
+	return mapped.Table{Names: names, Map: *o.Columns, Unordered: o.Unordered, Shards: int(o.Shards)}
 }
 
 // ErrShardsDiffer says that the outbox table was made with another number of shards than asked for.
@@ -92,7 +106,7 @@ func (o Options) has(c Component) bool { return slices.Contains(o.Components, c)
 
 // table is the name under which a component's version is kept: an outbox by its table, as a schema may hold several.
 func (c Component) table(names postgres.Names) string {
-	if c == Outbox {
+	if c == Outbox || c == beside {
 		return names.Outbox
 	}
 	return "message_" + string(c)
@@ -104,6 +118,9 @@ func (o Options) migrations() ([]migration, error) {
 	for _, c := range []Component{Failure, Inbox, Outbox} {
 		if c != Failure && !o.has(c) {
 			continue
+		}
+		if c == Outbox && o.Columns != nil {
+			c = beside
 		}
 		steps, err := componentMigrations(c)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 )
 
 // Querier reads: a pool, a connection or a transaction.
@@ -63,9 +64,13 @@ func Verify(ctx context.Context, q Querier, names postgres.Names, x Expected) er
 		func() error { return verifyRights(ctx, q, names, o, x.Role) },
 	}
 	if o.has(Outbox) && x.Role != RoleApplication {
-		checks = append(checks,
-			func() error { return verifyOwner(ctx, q, names, o) },
-			func() error { return verifyIdentity(ctx, q, names, o) })
+		checks = append(checks, func() error { return verifyOwner(ctx, q, names, o) })
+		if o.Columns == nil {
+			checks = append(checks, func() error { return verifyIdentity(ctx, q, names, o) })
+		}
+	}
+	if o.has(Outbox) && o.Columns != nil { // first of all: the tables beside it come with `schema apply`, this does not
+		checks = slices.Insert(checks, 1, func() error { return verifyColumns(ctx, q, names, o) })
 	}
 	for _, check := range checks {
 		if err := check(); err != nil {
@@ -400,6 +405,18 @@ func verifyOwner(ctx context.Context, q Querier, names postgres.Names, o Options
 		)
 	}
 	return nil
+}
+
+// verifyColumns checks the table that the team already has.
+func verifyColumns(ctx context.Context, q Querier, names postgres.Names, o Options) error {
+	_, err := mapped.Verify(ctx, q, o.table(names))
+	if ddl, missing := mapped.IsMissing(err); missing {
+		return &Error{Reason: postgres.ReasonSchemaInvalid, Message: err.Error(), DDL: ddl + ";\n"}
+	}
+	if wrong, ok := errors.AsType[*postgres.Error](err); ok {
+		return &Error{Reason: wrong.Reason, Message: wrong.Message}
+	}
+	return err
 }
 
 func invalidSchema(format string, args ...any) *Error {

@@ -1,0 +1,150 @@
+package relay_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
+	"github.com/postrider/postrider/internal/postgres/schema"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// newTeamWorld is a world whose outbox is a table that a team already has (layout StatusColumns).
+func newTeamWorld(t *testing.T, table testkit.TeamTable, shards int, options ...testkit.PostgresOption) *world {
+	t.Helper()
+	db := testkit.Postgres(t, options...)
+	w := &world{
+		DB: db, t: t, shards: shards, names: postgres.Names{Schema: db.Schema, Outbox: table.Name},
+		broker: newLedger(), team: &team{TeamTable: table},
+	}
+	db.Exec(table.DDL)
+	wanted := schema.Options{
+		Components: []schema.Component{schema.Outbox}, Shards: int32(shards),
+		Columns: table.Columns(), Unordered: table.Unordered(),
+	}
+	if err := schema.Apply(t.Context(), db.Pool(), w.names, wanted); err != nil {
+		t.Fatalf("apply the schema: %v", err)
+	}
+	look := mapped.Table{Names: w.names, Map: *table.Columns(), Unordered: table.Unordered(), Shards: shards}
+	db.Exec(testkit.IndexSQL(look.Index()))
+	read, err := mapped.Verify(t.Context(), db.Pool(), look)
+	if err != nil {
+		t.Fatalf("look at the team's table: %v", err)
+	}
+	w.team.columns = read
+	return w
+}
+
+// team is a team's own table in a world.
+type team struct {
+	testkit.TeamTable
+
+	columns *mapped.Table
+}
+
+// pending says in SQL that a row is not settled.
+func (tm *team) pending() string {
+	if tm.columns.Deletes() {
+		return "true"
+	}
+	return tm.columns.Map.Status + " <> '" + tm.columns.Map.Values.Published + "'"
+}
+
+// write writes one message of a key as the world's writers do.
+func (w *world) write(ctx context.Context, q querier, key string) (message.Message, error) {
+	if w.team == nil {
+		return write(ctx, q, key)
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return message.Message{}, err
+	}
+	m := message.Message{ID: message.ID(id), OrderingKey: key}
+	err = q.QueryRow(ctx, w.team.WriteSQL, id, key).Scan(&m.AggregateVersion)
+	return m, err
+}
+
+// gates names the world's gate table.
+func (w *world) gates() string { return w.names.SQL("{outbox_gate}") }
+
+func TestATeamsOwnTableIsPublishedAndSettledInPlace(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		table   testkit.TeamTable
+		settled string
+		typ     string
+	}{
+		"the classic table": {
+			testkit.ClassicTable(), `SELECT count(*) FROM outbox_event
+				WHERE status = 'published' AND published_at IS NOT NULL AND attempts = 0`, "orders",
+		},
+		"Debezium's outbox": {
+			testkit.DebeziumTable(), `SELECT 30 - count(*) FROM outboxevent`, "OrderPaid",
+		},
+		"Open Outbox": {
+			testkit.OpenOutboxTable(), `SELECT count(*) FROM openoutbox_events
+				WHERE status = 'DELIVERED' AND delivered_at IS NOT NULL`, "order.paid",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTeamWorld(t, tc.table, 3)
+			w.put("a", 10)
+			p := w.start(options{})
+			w.put("b", 20)
+			w.awaitEmpty()
+			if err := p.stop(); err != nil {
+				t.Fatal(err)
+			}
+			if n := testkit.Value[int64](w.DB, tc.settled); n != 30 {
+				t.Errorf("%d rows are settled, want 30", n)
+			}
+			if n := w.broker.count(); n != 30 {
+				t.Errorf("%d messages arrived, want each once", n)
+			}
+			if !tc.table.Unordered() {
+				w.inOrder("a", 10)
+				w.inOrder("b", 20)
+			}
+			m := w.broker.kept[0]
+			if m.Type != tc.typ || len(m.Payload) == 0 || m.Source != "shop/orders" || m.OccurredAt.IsZero() {
+				t.Errorf("message = %+v", m)
+			}
+		})
+	}
+}
+
+// A refused message holds up its key and nothing else, however much waits behind it, and nothing of that is rewritten.
+func TestARefusedMessageOfATeamsTableHoldsItsKey(t *testing.T) {
+	t.Parallel()
+	w := newTeamWorld(t, testkit.ClassicTable(), 1)
+	w.broker.script(func(m message.Message) (broker.Confirmation, bool) {
+		if m.OrderingKey == "bad" {
+			return rejected, false
+		}
+		return confirmed, true
+	})
+	w.put("bad", 50)
+	w.put("good", 5)
+	w.start(options{})
+	w.awaitSQL("the good key is done and the bad one counted", `(SELECT count(*) FROM outbox_event
+		WHERE aggregate_id = 'good' AND status = 'published') = 5 AND (SELECT attempts >= 2 AND last_error = 'TooLarge'
+		FROM outbox_event WHERE aggregate_id = 'bad' AND aggregate_version = 1)`)
+	if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM outbox_event WHERE aggregate_id = 'bad'
+		AND (status <> 'pending' OR (aggregate_version > 1 AND (attempts > 0 OR xmax <> 0)))`); n != 0 {
+		t.Errorf("%d rows behind the refused one were touched", n)
+	}
+	w.broker.script(nil)
+	w.awaitEmpty()
+	w.inOrder("bad", 50)
+	if n := testkit.Value[int64](w.DB, `SELECT (SELECT count(*) FROM outbox_event_gate)
+		+ (SELECT count(*) FROM outbox_event_failing)`); n != 0 {
+		t.Errorf("%d gates and notes are left", n)
+	}
+}
