@@ -97,7 +97,12 @@ func serve(ctx context.Context, f flags, build telemetry.Build, log *slog.Logger
 
 // setup adds reconcilers and probes.
 func setup(mgr ctrl.Manager, f flags) error {
+	gauges, err := controller.NewGauges(metrics.Registry)
+	if err != nil {
+		return err
+	}
 	if err := controller.Setup(mgr, controller.Options{
+		Gauges:                 gauges,
 		Settings:               desired.Settings{Image: f.workerImage},
 		AllowInsecureTransport: f.allowInsecure,
 		PriorityClasses:        f.priorityClasses,
@@ -108,7 +113,7 @@ func setup(mgr ctrl.Manager, f flags) error {
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("add probe: %w", err)
 	}
-	err := mgr.AddReadyzCheck("caches", func(r *http.Request) error {
+	err = mgr.AddReadyzCheck("caches", func(r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), syncTimeout)
 		defer cancel()
 		if !mgr.GetCache().WaitForCacheSync(ctx) {

@@ -4,6 +4,8 @@
 // It holds files only; internal/manifest gives them their meaning.
 package crd
 
+//go:generate go test . -run ^TestDocsDescribeTheResources$ -update
+
 import "embed"
 
 // Files holds one generated CustomResourceDefinition a file.

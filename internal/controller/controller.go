@@ -51,6 +51,8 @@ type Options struct {
 	Concurrency int
 	// Scraper asks workers. Nil means by HTTP on the port of internal/desired.
 	Scraper Scraper
+	// Gauges show how the resources stand. Nil means nowhere.
+	Gauges *Gauges
 	// Now is the clock; nil means the system's.
 	Now func() time.Time
 }

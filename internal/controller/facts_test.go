@@ -200,9 +200,18 @@ func TestRollout(t *testing.T) {
 		"one is new": {observed{deployment: deployment(appsv1.DeploymentStatus{
 			ObservedGeneration: 7, Replicas: 3, UpdatedReplicas: 1,
 		})}, "1 of 2 workers are as they should be"},
-		"the new ones are not ready yet": {observed{deployment: deployment(progressing("ReplicaSetUpdated"))}, "1 of 2 workers have started"},
-		"one that was ready is so no more":  {observed{deployment: deployment(progressing("NewReplicaSetAvailable"))}, ""},
-		"the controller has given up":       {observed{deployment: deployment(progressing("ProgressDeadlineExceeded"))}, ""},
+		"the new ones are not ready yet": {
+			observed{deployment: deployment(progressing("ReplicaSetUpdated"))},
+			"1 of 2 workers have started",
+		},
+		"one that was ready is so no more": {
+			observed{deployment: deployment(progressing("NewReplicaSetAvailable"))},
+			"",
+		},
+		"the controller has given up": {
+			observed{deployment: deployment(progressing("ProgressDeadlineExceeded"))},
+			"",
+		},
 		"an old one is left": {observed{deployment: deployment(appsv1.DeploymentStatus{
 			ObservedGeneration: 7, Replicas: 3, UpdatedReplicas: 2,
 		})}, "1 earlier workers are still there"},

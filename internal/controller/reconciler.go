@@ -60,6 +60,7 @@ func (r *reconciler[R, S]) gone(key types.NamespacedName, err error) error {
 		return fmt.Errorf("read the resource: %w", err)
 	}
 	r.memory.forget(key)
+	r.Gauges.forget(r.kind.name, key)
 	return nil
 }
 
@@ -92,5 +93,6 @@ func (r *reconciler[R, S]) report(
 		r.announce(resource, stored.common.Conditions, now.common.Conditions)
 	}
 	l.remember(*now.status)
+	r.Gauges.show(r.kind.name, client.ObjectKeyFromObject(resource), r.kind.rules.Summarize(*now.status))
 	return resultFor(stepErr, l.next)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postrider/postrider/internal/consumer"
+	"github.com/postrider/postrider/internal/controller"
 	"github.com/postrider/postrider/internal/relay"
 	"github.com/postrider/postrider/internal/telemetry"
 )
@@ -26,6 +27,9 @@ Every worker serves these at ` + "`/metrics`" + `, beside those of the Go runtim
 (` + "`process_*`" + `). Names, types and labels are API: they change only with an entry in the changelog. Labels are closed
 sets; the resource's namespace and name come from the scraper's relabelling. No label ever holds a key, an id, a
 destination or the text of an error.
+
+The manager serves its own at ` + "`/metrics`" + ` too, over HTTPS to who may read them, beside those of
+controller-runtime: one sample a resource, labelled with its kind, namespace and name. What nobody knows has no sample.
 `
 
 // TestDocsListEveryMetric keeps docs/metrics.md what the code registers.
@@ -38,7 +42,8 @@ func TestDocsListEveryMetric(t *testing.T) {
 	}{
 		{"Relay", func(c *telemetry.Catalog) error { relay.NewMetrics(c); return nil }},
 		{"Consumer", func(c *telemetry.Catalog) error { _, err := consumer.NewMetrics(c); return err }},
-		{"Both", func(c *telemetry.Catalog) error { return telemetry.RegisterBuild(c, telemetry.Build{}) }},
+		{"Manager", func(c *telemetry.Catalog) error { _, err := controller.NewGauges(c); return err }},
+		{"All", func(c *telemetry.Catalog) error { return telemetry.RegisterBuild(c, telemetry.Build{}) }},
 	} {
 		var c telemetry.Catalog
 		if err := part.register(&c); err != nil {

@@ -2,6 +2,8 @@ package status
 
 import (
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/statusz"
@@ -44,6 +46,36 @@ func (k Kind[S]) News(stored S, last *S, now S, f Facts) bool {
 		return false
 	}
 	return k.same(*last, now) && !k.same(stored, now)
+}
+
+// Summary is what a monitor shows of a status. What nobody knows is nil.
+type Summary struct {
+	// Ready is the state of the condition.
+	Ready metav1.ConditionStatus
+	// Messages wait, the oldest since Oldest.
+	Messages *int64
+	Oldest   *metav1.Time
+	// DeadLetters are open.
+	DeadLetters *int64
+	// Observed is when the numbers were taken.
+	Observed *metav1.Time
+}
+
+// Summarize reads the summary from a status.
+func (k Kind[S]) Summarize(s S) Summary {
+	common := k.common(&s)
+	_, f := k.figures(s)
+	out := Summary{Messages: f.passing, Observed: common.ObservedTime}
+	if len(f.oldest) > 0 && f.passing != nil {
+		out.Oldest = f.oldest[0]
+	}
+	if dead := k.dead(s); dead != nil {
+		out.DeadLetters = dead.Open
+	}
+	if c := meta.FindStatusCondition(common.Conditions, v1alpha1.ConditionReady); c != nil {
+		out.Ready = c.Status
+	}
+	return out
 }
 
 // same compares statuses but for the time at which they were taken.

@@ -92,10 +92,18 @@ func TestRelayReady(t *testing.T) {
 			status.Facts{Generation: 3, Stale: true, Now: now}, nil, "False", "ScaledToZero",
 		},
 		"the last worker of a relay that is scaled to zero makes it no readier": {
-			status.Facts{Generation: 3, Ready: 1, Now: now}, []statusz.Report{relayReport(nil)}, "False", "ScaledToZero",
+			status.Facts{
+				Generation: 3,
+				Ready:      1,
+				Now:        now,
+			},
+			[]statusz.Report{relayReport(nil)},
+			"False",
+			"ScaledToZero",
 		},
 		"what stalls a relay that is scaled to zero is named first": {
-			status.Facts{Generation: 3, Now: now, Stalled: &status.Problem{Reason: "InvalidSpec"}}, nil,
+			status.Facts{Generation: 3, Now: now, Stalled: &status.Problem{Reason: "InvalidSpec"}},
+			nil,
 			"False", "InvalidSpec",
 		},
 		"a paused relay is ready and says that it is paused": {
