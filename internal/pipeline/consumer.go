@@ -190,13 +190,26 @@ func (p *consumerPart) receiverConfig() nats.ReceiverConfig {
 	return c
 }
 
-// startSequence is where a durable that has to be made begins.
+// startSequence is where a durable that has to be made begins: after what is finished in this very stream, else at its
+// start.
 func (p *consumerPart) startSequence(ctx context.Context, stream string) (uint64, bool, error) {
-	finished, err := p.store.Finished(ctx, stream)
-	if err != nil {
+	known, finished, err := p.store.Finished(ctx)
+	switch {
+	case err != nil:
 		return 0, false, err
+	case known == stream:
+		return finished + 1, finished > 0, nil
+	case nats.SameStream(known, stream):
+		p.log.WarnContext(
+			ctx,
+			"The stream was made again: what the old one held unread is gone",
+			"stream",
+			p.cfg.NATS.Stream,
+			"detail",
+			"read from its start; `postrider verify` names what never arrived, and relays keep what they published",
+		)
 	}
-	return finished + 1, finished > 0, nil
+	return 0, false, nil
 }
 
 // Run implements part.

@@ -287,3 +287,33 @@ func TestAKilledConsumerAcknowledgesNothingMore(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 }
+
+// L24: the stream was deleted with what nobody had read. Nobody else would ever tell.
+func TestAStreamThatWasMadeAgainIsToldOf(t *testing.T) {
+	t.Parallel()
+	b := newBilling(t)
+	b.tables()
+	b.stream()
+	_, first := b.start()
+	b.publish("order-1", 1, 2)
+	b.applied(2)
+	if err := first.drain(); err != nil {
+		t.Fatal(err)
+	}
+	b.db.Exec(`UPDATE message_inbox_owner SET stream = $1 || '@2020-01-02T03:04:05Z', finished_sequence = 40`,
+		b.cfg.NATS.Stream)
+	if err := b.broker.JetStream().DeleteConsumer(t.Context(), b.cfg.NATS.Stream, b.cfg.NATS.Durable); err != nil {
+		t.Fatal(err)
+	}
+	log := testkit.NewLog(t)
+	c, err := pipeline.NewConsumer(b.cfg, pipeline.Options{Log: log.Logger(), AllowLoopback: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, c)
+	b.publish("order-1", 3, 3)
+	b.applied(3) // from the start: what is finished in the old stream says nothing about this one
+	if !log.Contains("The stream was made again") {
+		t.Error("nothing is told of what is gone")
+	}
+}

@@ -14,7 +14,7 @@ import (
 // What the server says of a missing object is shown to people, so it must not repeat a value of the statement.
 func TestMissingNamesTheObjectAndNoValue(t *testing.T) {
 	t.Parallel()
-	conn := testkit.Postgres(t).Connect()
+	db := testkit.Postgres(t)
 	cases := map[string]struct{ statement, want string }{
 		"a table":    {`INSERT INTO nowhere SELECT 'canary'`, `relation "nowhere" does not exist`},
 		"a column":   {`SELECT colour FROM (SELECT 'canary' AS a) x`, `column "colour" does not exist`},
@@ -25,8 +25,8 @@ func TestMissingNamesTheObjectAndNoValue(t *testing.T) {
 		"a mistake":  {`SELECT 'canary' FROM WHERE`, ""},
 	}
 	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) { //nolint:paralleltest // one connection
-			_, err := conn.PgConn().Exec(t.Context(), tc.statement).ReadAll()
+		t.Run(name, func(t *testing.T) {
+			_, err := db.Connect().PgConn().Exec(t.Context(), tc.statement).ReadAll()
 			var refused *pgconn.PgError
 			if !errors.As(err, &refused) {
 				t.Fatalf("the server said %v", err)

@@ -92,7 +92,12 @@ func (e *StatementError) Error() string {
 	if e.Missing != "" {
 		missing = ": " + e.Missing
 	}
-	return fmt.Sprintf("the database does not accept the statement of route %d%s (SQLSTATE %s)", e.Route, missing, e.Code)
+	return fmt.Sprintf(
+		"the database does not accept the statement of route %d%s (SQLSTATE %s)",
+		e.Route,
+		missing,
+		e.Code,
+	)
 }
 
 // PrivilegeError says that the handler's role may do more than a handler should.

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -11,6 +12,13 @@ import (
 // again: a position in the old one says nothing about the new one, however long that has become.
 func incarnation(stream *jetstream.StreamInfo) string {
 	return stream.Config.Name + "@" + stream.Created.UTC().Format(time.RFC3339Nano)
+}
+
+// SameStream says whether two names of incarnations, as Finished gives them, are of one stream.
+func SameStream(a, b string) bool {
+	nameA, _, _ := strings.Cut(a, "@")
+	nameB, _, _ := strings.Cut(b, "@")
+	return nameA != "" && nameA == nameB
 }
 
 // Finished returns the sequence up to which the durable has seen everything acknowledged, and in which incarnation of

@@ -185,7 +185,7 @@ WHERE consumer_name = $1 AND (stream IS DISTINCT FROM $2 OR finished_sequence IS
 
 // finishedSQL reads it back.
 const finishedSQL = `
-SELECT coalesce(finished_sequence, 0) FROM {message_inbox_owner} WHERE consumer_name = $1 AND stream = $2`
+SELECT coalesce(stream, ''), coalesce(finished_sequence, 0) FROM {message_inbox_owner} WHERE consumer_name = $1`
 
 // purgeSQL forgets old ids, a few at a time. What is parked or a dead letter is never forgotten: a replay needs its row.
 const purgeSQL = `

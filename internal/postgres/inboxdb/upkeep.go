@@ -48,16 +48,17 @@ func (s *Store) Finish(ctx context.Context, stream string, sequence uint64) erro
 	return nil
 }
 
-// Finished returns the sequence that Finish noted for a stream, 0 where it noted none.
-func (s *Store) Finished(ctx context.Context, stream string) (uint64, error) {
+// Finished returns the stream that was read last, as Finish named it, and the sequence noted for it; no name and 0 where
+// none was read.
+func (s *Store) Finished(ctx context.Context) (stream string, sequence uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	var sequence int64
-	err := s.pool.QueryRow(ctx, s.sql.finished, s.consumer, stream).Scan(&sequence)
+	var noted int64
+	err = s.pool.QueryRow(ctx, s.sql.finished, s.consumer).Scan(&stream, &noted)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return 0, trouble(doing("read the finished sequence", err), 1)
+		return "", 0, trouble(doing("read the finished sequence", err), 1)
 	}
-	return uint64(sequence), nil //nolint:gosec // never negative
+	return stream, uint64(noted), nil //nolint:gosec // never negative
 }
 
 // Purge forgets ids that were applied or skipped longer than retention ago, one small batch, and says whether there may

@@ -162,7 +162,7 @@ func TestConsumerRoleIsEnoughForItsStore(t *testing.T) {
 			return store.Claim(ctx, verdict.Owner{Resource: "shop/billing", UID: "uid", Lease: time.Minute})
 		}},
 		{"Finish", func(ctx context.Context) error { return store.Finish(ctx, "ORDERS", 7) }},
-		{"Finished", func(ctx context.Context) error { _, err := store.Finished(ctx, "ORDERS"); return err }},
+		{"Finished", func(ctx context.Context) error { _, _, err := store.Finished(ctx); return err }},
 		{"Apply", func(ctx context.Context) error {
 			item := &verdict.Item{
 				Envelope: message.Envelope{EventID: "e", Type: "order.paid", Source: "shop", OrderingKey: "k"},
