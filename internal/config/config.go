@@ -6,7 +6,9 @@ package config
 
 //go:generate go test . -run ^TestDocsDescribeTheFile$ -update
 
-// Version is the version of the file this code writes and reads.
+// Version is the version of the file this code writes. It reads those before and after it too, so that manager and
+// workers may be one release apart while they are upgraded: a field that is added raises the version, must do without
+// a value, and must be one that an older worker can leave out.
 const Version = 1
 
 // Relay is the configuration of a relay process.

@@ -11,12 +11,19 @@ import (
 
 // decode reads one JSON object into the struct that into points to. It is stricter than encoding/json,
 // which takes a field in any case, takes the last of two, and does not say where an unknown one stands:
-// between the planes a field that one side does not know must never pass in silence.
+// between the planes a field that one side does not know must never pass in silence. Only in a file of the next version
+// there are fields that this one cannot know, and can do without.
 func decode(b []byte, into any) error {
 	if !json.Valid(b) {
 		return &InvalidError{Problems: []Problem{{Text: syntaxProblem(b)}}}
 	}
+	var head struct {
+		Version int `json:"version"`
+	}
 	d := decoder{}
+	if err := json.Unmarshal(b, &head); err == nil { // else the field is refused below
+		d.newer = head.Version == Version+1
+	}
 	d.value("", b, reflect.ValueOf(into).Elem())
 	if len(d.problems) > 0 {
 		return &InvalidError{Problems: d.problems}
@@ -27,7 +34,10 @@ func decode(b []byte, into any) error {
 // maxProblems bounds an error line: nobody reads further, and a hostile file cannot fill the log.
 const maxProblems = 64
 
-type decoder struct{ problems []Problem }
+type decoder struct {
+	problems []Problem
+	newer    bool
+}
 
 func (d *decoder) refuse(path, format string, args ...any) {
 	if len(d.problems) < maxProblems {
@@ -76,6 +86,7 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) {
 		}
 		index, known := fields[name]
 		switch {
+		case !known && d.newer:
 		case !known:
 			d.refuse(join(path, printable(name)), "is not a field of this version")
 		case seen[name]:

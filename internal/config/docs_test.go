@@ -26,6 +26,7 @@ const docsHead = `# Config file
 The one file between the operator and a worker. The operator (or ` + "`postrider up`" + `) writes it; a relay or
 consumer reads it, follows it while it runs, and refuses what it does not know: an unknown field, a field
 given twice, a contradiction. A file that is refused changes nothing; ` + "`/statusz`" + ` says why.
+Manager and workers may be one release apart: of a file of the next version unknown fields are left out.
 
 It holds values and paths of mounted Secrets, never a credential. Durations are text such as "30s".
 `

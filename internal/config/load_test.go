@@ -68,6 +68,30 @@ func marshal(t testing.TB, v any) []byte {
 	return b
 }
 
+// A manager that is one release ahead writes what this worker does not know: it does the rest.
+func TestAFileOfTheNextVersionIsReadWithoutItsNews(t *testing.T) {
+	t.Parallel()
+	file := read(t, "relay.json")
+	want, err := config.ParseRelay([]byte(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := strings.Replace(file, `"version": 1,`, `"version": 2, "pace": {"perSecond": 7},`, 1)
+	next = strings.Replace(next, `"hosts"`, `"proxies": ["p"], "hosts"`, 1)
+	got, err := config.ParseRelay([]byte(next))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Version = 2
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("relay (-want +got):\n%s", diff)
+	}
+	wrong := strings.Replace(next, `"Run"`, `"Sprint"`, 1)
+	if _, err := config.ParseRelay([]byte(wrong)); err == nil || !strings.Contains(err.Error(), "runPolicy: must be") {
+		t.Errorf("a word that this version does not know: %v, want it refused", err)
+	}
+}
+
 func TestAFileIsRefusedWithItsFieldNamed(t *testing.T) {
 	t.Parallel()
 	relay, consumer := read(t, "relay.json"), read(t, "consumer.json")
@@ -118,8 +142,14 @@ func TestAFileIsRefusedWithItsFieldNamed(t *testing.T) {
 			relay, "\n}\n", "\n}\n{}", "it is not one JSON object",
 		},
 		"a missing brace": {relay, "\n}\n", "\n", "it is not one JSON object"},
-		"another version": {
-			relay, `"version": 1`, `"version": 2`, "version: this program reads version 1, the file has 2",
+		"a version from far ahead": {
+			relay, `"version": 1`, `"version": 3`, "version: this program reads version 1 and its neighbours, the file has 3",
+		},
+		"no version": {
+			relay, `"version": 1`, `"version": 0`, "version: this program reads version 1 and its neighbours, the file has 0",
+		},
+		"a field that the next version has, in this one": {
+			relay, `"version": 1`, `"version": 1, "pace": 7`, "pace: is not a field of this version",
 		},
 		"a namespace that is none": {
 			relay, `"shop"`, `"Shop/x"`, "resource.namespace: must be a namespace name",

@@ -10,10 +10,15 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/postrider/postrider/api/v1alpha1"
+	"github.com/postrider/postrider/internal/status"
 	"github.com/postrider/postrider/internal/statusz"
 )
 
@@ -76,6 +81,41 @@ func TestScrapeUnderstandsItsNeighboursOnly(t *testing.T) {
 		if _, err := parseReport([]byte(body)); (err == nil) != understood {
 			t.Errorf("%s: error = %v, want understood %v", body, err, understood)
 		}
+	}
+}
+
+// A worker of the next release may report otherwise: what it says beyond our words is left out, and what it does not say
+// any more is unknown, not 0 and not wrong.
+func TestAReportOfTheNextVersionLeavesUnknownWhatItDoesNotSay(t *testing.T) {
+	t.Parallel()
+	r, err := parseReport([]byte(`{"version":2,"namespace":"shop","name":"orders","generation":3,"runPolicy":"Run",
+		"mood":{"is":"good"},"conditions":[
+			{"type":"DatabaseReachable","status":"True","reason":"Reachable","since":"yesterday"},
+			{"type":"BrokerReachable","status":"True","reason":"Reachable"},
+			{"type":"Novel","status":"False","reason":"Unheard"}],
+		"relay":{"shards":4,"heldShards":[0,1,2,3],"destination":"nats/orders","throughput":{"now":7}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, status.Facts{
+		Generation: 3, Replicas: 1, Ready: 1, Now: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC),
+	}, []statusz.Report{r})
+	for kind, want := range map[string]metav1.ConditionStatus{
+		v1alpha1.ConditionDatabaseReachable: metav1.ConditionTrue,
+		v1alpha1.ConditionBrokerReachable:   metav1.ConditionTrue,
+		v1alpha1.ConditionSchemaReady:       metav1.ConditionUnknown,
+		v1alpha1.ConditionBacklogHealthy:    metav1.ConditionUnknown,
+		v1alpha1.ConditionReady:             metav1.ConditionUnknown,
+	} {
+		if c := meta.FindStatusCondition(got.Conditions, kind); c == nil || c.Status != want {
+			t.Errorf("%s = %+v, want %s", kind, c, want)
+		}
+	}
+	if meta.FindStatusCondition(got.Conditions, "Novel") != nil {
+		t.Error("a condition that this release does not know is in the status")
+	}
+	if got.Backlog != nil || got.DeadLetters != nil || got.Rates != nil || *got.Lease.Held != 4 {
+		t.Errorf("status = %+v, want the shards and no count", got)
 	}
 }
 
