@@ -26,6 +26,7 @@ func TestMissingNamesTheObjectAndNoValue(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			_, err := db.Connect().PgConn().Exec(t.Context(), tc.statement).ReadAll()
 			var refused *pgconn.PgError
 			if !errors.As(err, &refused) {
