@@ -57,6 +57,7 @@ const (
 	ReasonUnroutable         Reason = "Unroutable"
 	ReasonPanic              Reason = "Panic"
 	ReasonSourceMismatch     Reason = "SourceMismatch"
+	ReasonRefused            Reason = "RefusedByBroker"
 )
 
 // Reasons of Unavailable, Ambiguous and Unknown.
@@ -69,6 +70,8 @@ const (
 	ReasonStreamMissing    Reason = "StreamMissing"
 	ReasonStreamFull       Reason = "StreamFull"
 	ReasonStreamMismatch   Reason = "TopologyMismatch"
+	ReasonNotReplicated    Reason = "NotEnoughReplicas"
+	ReasonBlocked          Reason = "BrokerBlocked"
 	ReasonNoAnswer         Reason = "NoAnswer"
 	ReasonNotSent          Reason = "NotSent"
 	ReasonBrokerError      Reason = "BrokerError"

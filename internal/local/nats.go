@@ -82,7 +82,7 @@ func (n *NATS) launch(ctx context.Context) error {
 	for range portTries {
 		n.port = n.cfg.Port
 		if n.port == 0 {
-			if n.port, err = FreePort(); err != nil {
+			if n.port, err = freePort(); err != nil {
 				return err
 			}
 		}

@@ -174,7 +174,7 @@ func (p *Postgres) launch(ctx context.Context, install postgresInstall) error {
 	for range portTries {
 		p.port = p.cfg.Port
 		if p.port == 0 {
-			if p.port, err = FreePort(); err != nil {
+			if p.port, err = freePort(); err != nil {
 				return err
 			}
 		}

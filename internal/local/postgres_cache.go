@@ -159,7 +159,7 @@ func (c cache) prepareIn(
 func runPreparation(
 	ctx context.Context, version string, made postgresInstall, password string, lock *os.File,
 ) error {
-	port, err := FreePort()
+	port, err := freePort()
 	if err != nil {
 		return err
 	}

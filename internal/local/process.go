@@ -80,8 +80,8 @@ func checkReachable(dir string, account *keeper.User) error {
 	}
 }
 
-// FreePort returns a port of loopback that nothing listens on now. Another process may take it before the server does.
-func FreePort() (int, error) {
+// freePort returns a port nothing listens on now. Another process may take it before the server does.
+func freePort() (int, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(loopback, "0")) //nolint:noctx // returns at once
 	if err != nil {
 		return 0, fmt.Errorf("finding a free port: %w", err)

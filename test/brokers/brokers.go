@@ -11,11 +11,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/internal/local/keeper"
 )
 
@@ -24,7 +26,7 @@ const (
 	portTries    = 5 // a free port may be taken by another process before the server has it
 	fetchTries   = 3 // registries have their moments
 	fetchPause   = 2 * time.Second
-	startTimeout = time.Minute // on a busy machine
+	startTimeout = 3 * time.Minute // on a very busy machine
 	stopTimeout  = 5 * time.Second
 )
 
@@ -86,14 +88,25 @@ func (s *server) Start(ctx context.Context) error {
 	return err
 }
 
-// freePorts returns n ports that nothing listens on now.
-func freePorts(n int) ([]int, error) {
-	ports := make([]int, n)
-	for i := range ports {
-		var err error
-		if ports[i], err = local.FreePort(); err != nil {
-			return nil, err
+// freePorts returns n ports that nothing listens on now. They are below those that the kernel gives out by itself: on a
+// busy machine these servers take long enough to start for another process to be given one.
+func freePorts(ctx context.Context, n int) ([]int, error) {
+	const first, last = 20_000, 32_000
+	var ports []int
+	for tries := 0; len(ports) < n; tries++ {
+		if tries == 100*n {
+			return nil, errors.New("no free port found")
 		}
+		port := first + rand.N(last-first)
+		var config net.ListenConfig
+		l, err := config.Listen(ctx, "tcp", address(port))
+		if err != nil || slices.Contains(ports, port) {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			return nil, fmt.Errorf("finding a free port: %w", err)
+		}
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

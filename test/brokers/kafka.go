@@ -181,7 +181,7 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*Kafka, error) {
 }
 
 func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig) (_ *Kafka, err error) {
-	ports, err := freePorts(4)
+	ports, err := freePorts(ctx, 4)
 	if err != nil {
 		return nil, err
 	}

@@ -203,7 +203,7 @@ func StartRabbitMQ(ctx context.Context, cfg RabbitMQConfig) (*RabbitMQ, error) {
 }
 
 func startRabbit(ctx context.Context, install rabbitFiles, cfg RabbitMQConfig) (_ *RabbitMQ, err error) {
-	ports, err := freePorts(4)
+	ports, err := freePorts(ctx, 4)
 	if err != nil {
 		return nil, err
 	}
@@ -272,6 +272,7 @@ func (r *RabbitMQ) settings(more []string) string {
 		"ssl_options.keyfile = " + r.pki.ServerKey,
 		"ssl_options.verify = verify_peer",
 		"ssl_options.fail_if_no_peer_cert = false",
+		"max_message_size = 1500000", // the broker's own default is what no test wants to send
 		"log.console = true", "log.console.level = warning", "log.file = false",
 	}, more...)
 	return strings.Join(lines, "\n") + "\n"
@@ -312,7 +313,7 @@ func (r *RabbitMQ) PKI() PKI { return r.pki }
 // tests set what no AMQP client may.
 func (r *RabbitMQ) Eval(ctx context.Context, expression string) (string, error) {
 	cmd := exec.CommandContext(ctx, r.install.call,
-		"-sname", r.node(), "-c", rabbitCookie, "-e")
+		"-r", "-sname", r.node(), "-c", rabbitCookie, "-e") // -r: under a name of its own, so that many may ask at once
 	cmd.Env = append(os.Environ(), r.environment()...)
 	cmd.Stdin = strings.NewReader(expression + ".\n")
 	var complaint bytes.Buffer

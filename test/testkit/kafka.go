@@ -85,16 +85,21 @@ func (b *KafkaBroker) Topic(partitions int32, settings map[string]string) string
 	return name
 }
 
-// CreateTopic creates a topic of that name.
+// CreateTopic creates a topic of that name, and returns when the broker shows it with its leaders.
 func (b *KafkaBroker) CreateTopic(name string, partitions int32, settings map[string]string) {
 	b.t.Helper()
 	configs := make(map[string]*string, len(settings))
 	for key, value := range settings {
 		configs[key] = &value
 	}
-	ctx, cancel := context.WithTimeout(b.t.Context(), cleanupTimeout)
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
 	defer cancel()
-	if _, err := b.Admin().CreateTopic(ctx, partitions, -1, configs, name); err != nil {
+	admin := b.Admin()
+	if _, err := admin.CreateTopic(ctx, partitions, -1, configs, name); err != nil {
 		b.t.Fatalf("creating topic %s: %v", name, err)
 	}
+	Eventually(b.t, time.Minute, "the topic is there", func() bool {
+		ends, err := admin.ListEndOffsets(ctx, name)
+		return err == nil && ends.Error() == nil && len(ends[name]) == int(partitions)
+	})
 }

@@ -22,6 +22,8 @@ type Subject struct {
 	MaxPayload int
 	// Dedupes says that the broker stores a message that is sent again at once only once.
 	Dedupes bool
+	// Resends says that the client sends again by itself what lost its answer, and that the broker stores it once.
+	Resends bool
 
 	// Publisher returns a publisher over a connection of its own, closed when the test ends.
 	Publisher func(t *testing.T) broker.Publisher
@@ -55,25 +57,39 @@ type Receiver struct {
 
 const (
 	answerTime = 10 * time.Second // for an answer of a healthy broker on a busy machine
-	healTime   = 30 * time.Second // for everything to flow again after a fault
+	healTime   = 2 * time.Minute  // for everything to flow again after a fault, where that is a killed server
 )
 
 // Run runs the suite, each case against a subject of its own.
 func Run(t *testing.T, subject func(t *testing.T) *Subject) {
 	t.Helper()
-	cases := map[string]func(*testing.T, *Subject){
-		"a confirmed message is at the broker, byte for byte":        confirmedIsStored,
-		"an empty batch has an empty answer":                         emptyBatch,
-		"one refused message leaves its neighbours alone":            refusals,
-		"messages of one key keep their order in a batch":            orderInBatch,
-		"after a refusal the rest of the key is not sent":            restOfKeyWaits,
-		"a message sent twice is confirmed twice":                    sentTwice,
-		"a lost answer is unknown, and the same id goes again":       lostAnswer,
-		"a silent broker does not hold Publish beyond its deadline":  silentPublish,
-		"a context that has ended sends nothing":                     endedContext,
-		"publishing goes on after cut connections":                   publishThroughCuts,
-		"what was confirmed outlives a killed broker, in order":      publishThroughKill,
-		"batches side by side keep the order of their keys":          concurrentBatches,
+	RunPublisher(t, subject)
+	RunReceiver(t, subject)
+}
+
+// RunPublisher runs the part of the suite that is about publishing. A subject without receivers is enough.
+func RunPublisher(t *testing.T, subject func(t *testing.T) *Subject) {
+	t.Helper()
+	runCases(t, subject, map[string]func(*testing.T, *Subject){
+		"a confirmed message is at the broker, byte for byte":       confirmedIsStored,
+		"an empty batch has an empty answer":                        emptyBatch,
+		"one refused message leaves its neighbours alone":           refusals,
+		"messages of one key keep their order in a batch":           orderInBatch,
+		"after a refusal the rest of the key is not sent":           restOfKeyWaits,
+		"a message sent twice is confirmed twice":                   sentTwice,
+		"a lost answer is unknown, and the same id goes again":      lostAnswer,
+		"a silent broker does not hold Publish beyond its deadline": silentPublish,
+		"a context that has ended sends nothing":                    endedContext,
+		"publishing goes on after cut connections":                  publishThroughCuts,
+		"what was confirmed outlives a killed broker, in order":     publishThroughKill,
+		"batches side by side keep the order of their keys":         concurrentBatches,
+	})
+}
+
+// RunReceiver runs the part of the suite that is about receiving.
+func RunReceiver(t *testing.T, subject func(t *testing.T) *Subject) {
+	t.Helper()
+	runCases(t, subject, map[string]func(*testing.T, *Subject){
 		"deliveries come in the broker's order with their positions": deliveriesInOrder,
 		"a receiver never holds more than its prefetch":              prefetch,
 		"Receive ends with its context":                              receiveEnds,
@@ -85,7 +101,11 @@ func Run(t *testing.T, subject func(t *testing.T) *Subject) {
 		"a receiver goes on after cut connections":                   receiveThroughCuts,
 		"a receiver goes on after silence":                           receiveThroughSilence,
 		"a receiver goes on after a killed broker":                   receiveThroughKill,
-	}
+	})
+}
+
+func runCases(t *testing.T, subject func(t *testing.T) *Subject, cases map[string]func(*testing.T, *Subject)) {
+	t.Helper()
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

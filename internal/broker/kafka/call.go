@@ -1,0 +1,328 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strconv"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/endpoint"
+	"github.com/postrider/postrider/internal/message"
+)
+
+// state is how far a message of a call has come.
+type state uint8
+
+const (
+	waiting state = iota // not handed to the library
+	handed               // the library has it
+	again                // refused with others: to be sent alone
+	settled              // its confirmation stands
+)
+
+// call is one Publish. One goroutine drives it; the caller takes the results when it is over or when its context ends,
+// whichever is first.
+type call struct {
+	publisher *Publisher
+	batch     []message.Message
+	over      chan struct{} // closed when all are settled
+
+	mu      sync.Mutex
+	taken   bool // the caller has the results; nothing more is sent
+	states  []state
+	results []broker.Confirmation
+	records []*kgo.Record
+}
+
+func newCall(p *Publisher, batch []message.Message) *call {
+	return &call{
+		publisher: p, batch: batch, over: make(chan struct{}),
+		states: make([]state, len(batch)), results: make([]broker.Confirmation, len(batch)),
+		records: make([]*kgo.Record, len(batch)),
+	}
+}
+
+// abandon gives all messages that have none yet one confirmation.
+func (c *call) abandon(all broker.Confirmation) []broker.Confirmation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.results {
+		if c.states[i] != settled {
+			c.states[i], c.results[i] = settled, all
+		}
+	}
+	return c.results
+}
+
+// run prepares, sends and settles all messages.
+func (c *call) run(ctx context.Context, with *client) {
+	defer close(c.over)
+	c.build()
+	found, err := c.lookUp(ctx, with)
+	if err != nil {
+		c.abandon(unavailable(err))
+		return
+	}
+	c.check(found)
+	before := with.produced.Load()
+	for i := range c.batch {
+		c.hand(ctx, with, i, before)
+	}
+	if with.Flush(ctx) != nil {
+		return // the deadline: finish gives the rest their words
+	}
+	c.sendAlone(ctx, with)
+}
+
+// build makes the records. What the message alone decides is settled here.
+func (c *call) build() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.batch {
+		m := &c.batch[i]
+		topic, ok := c.publisher.destinations.Resolve(m)
+		switch {
+		case m.Destination != "" && !validTopic(m.Destination):
+			c.settleLocked(i, broker.Reject(broker.ReasonInvalidDestination,
+				"the destination is not a topic: letters, digits, dots, dashes and underscores, not __ in front"))
+			continue
+		case !ok:
+			c.settleLocked(i, broker.Reject(broker.ReasonNotAllowed,
+				"the destination is not in destination.allowed: add it, or correct the row"))
+			continue
+		}
+		rec, refusal := broker.Encode(m)
+		if refusal != nil {
+			c.settleLocked(i, *refusal)
+			continue
+		}
+		c.records[i] = kafkaRecord(topic, &rec)
+	}
+}
+
+func kafkaRecord(topic string, rec *message.Record) *kgo.Record {
+	headers := make([]kgo.RecordHeader, len(rec.Headers))
+	for i, h := range rec.Headers {
+		headers[i] = kgo.RecordHeader{Key: h.Name, Value: []byte(h.Value)}
+	}
+	return &kgo.Record{Topic: topic, Key: rec.Key, Value: rec.Body, Headers: headers}
+}
+
+// lookUp makes sure that all topics of the call have been looked at.
+func (c *call) lookUp(ctx context.Context, with *client) (map[string]topic, error) {
+	found := make(map[string]topic)
+	var unknown []string
+	for _, record := range c.records {
+		if record == nil {
+			continue
+		}
+		name := record.Topic
+		if _, seen := found[name]; seen {
+			continue
+		}
+		known, ok := c.publisher.topics.get(name)
+		if found[name] = known; !ok {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) == 0 {
+		return found, nil
+	}
+	looked, err := with.look(ctx, unknown...)
+	if err != nil {
+		return nil, err
+	}
+	c.publisher.topics.keep(looked)
+	maps.Copy(found, looked)
+	return found, nil
+}
+
+// check settles what a look at the topics decides, and what comes behind a refused message of its key.
+func (c *call) check(found map[string]topic) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cut := make(map[string]bool)
+	for i := range c.batch {
+		key := c.batch[i].OrderingKey
+		if cut[key] && c.ordered() {
+			c.settleLocked(i, broker.Behind())
+			continue
+		}
+		if c.states[i] == waiting {
+			if refusal, ok := c.refusal(c.records[i], found[c.records[i].Topic]); ok {
+				c.settleLocked(i, refusal)
+			}
+		}
+		if c.states[i] == settled {
+			cut[key] = true
+		}
+	}
+}
+
+func (c *call) ordered() bool { return !c.publisher.publish.Unordered }
+
+// refusal says why a record cannot be written to its topic as that is.
+func (c *call) refusal(record *kgo.Record, t topic) (broker.Confirmation, bool) {
+	if t.err != nil {
+		return answerTo(t.err, record.Topic, c.fallback(record)).confirmation, true
+	}
+	if size := recordBytes(record); size > t.maxBytes {
+		return broker.Reject(broker.ReasonTooLarge, "the record with its headers is "+strconv.Itoa(size)+
+			" bytes, the topic's max.message.bytes is "+strconv.Itoa(t.maxBytes)), true
+	}
+	return broker.Confirmation{}, false
+}
+
+func (c *call) fallback(record *kgo.Record) bool { return record.Topic == c.publisher.publish.Topic }
+
+// recordBytes is at least what a batch with this record alone takes before compression.
+func recordBytes(record *kgo.Record) int {
+	const batchBytes, perRecord, perHeader = 70, 30, 6 // with room for their lengths
+	n := batchBytes + perRecord + len(record.Key) + len(record.Value)
+	for _, h := range record.Headers {
+		n += perHeader + len(h.Key) + len(h.Value)
+	}
+	return n
+}
+
+// hand gives a message to the library, which sends nothing before the flush. Before is how many produce requests the
+// client had written then.
+func (c *call) hand(ctx context.Context, with *client, i int, before int64) {
+	c.mu.Lock()
+	if c.taken || c.states[i] != waiting && c.states[i] != again {
+		c.mu.Unlock()
+		return
+	}
+	c.states[i] = handed
+	record := c.records[i]
+	c.mu.Unlock()
+	with.Produce(ctx, record, func(record *kgo.Record, err error) { c.told(with, i, record, err, before) })
+}
+
+// told takes the library's word on a message.
+func (c *call) told(with *client, i int, record *kgo.Record, err error, before int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.taken || c.states[i] != handed {
+		return
+	}
+	if err == nil {
+		c.settleLocked(i, broker.Confirmation{Outcome: broker.Confirmed, Position: position(record)})
+		return
+	}
+	if errors.Is(err, kgo.ErrRecordRetries) && with.produced.Load() == before {
+		c.settleLocked(i, unsent(with)) // no request has left since
+		return
+	}
+	got := answerTo(err, record.Topic, c.fallback(record))
+	if got.shared {
+		c.states[i], c.results[i] = again, got.confirmation
+		return
+	}
+	c.settleLocked(i, got.confirmation)
+}
+
+func position(record *kgo.Record) string {
+	return record.Topic + "/" + strconv.FormatInt(int64(record.Partition), 10) + "@" +
+		strconv.FormatInt(record.Offset, 10)
+}
+
+// unsent says why nothing could be sent.
+func unsent(with *client) broker.Confirmation {
+	server, err := with.dial.failure()
+	if state := endpoint.StateError(server, err); state != nil {
+		return unavailable(state)
+	}
+	return broker.Postpone(broker.ReasonUnreachable, "the brokers of the messages' partitions are not reachable")
+}
+
+// sendAlone sends what was refused with others again, one at a time: the one that is meant is refused again.
+func (c *call) sendAlone(ctx context.Context, with *client) {
+	cut := make(map[string]bool)
+	for i := range c.batch {
+		c.mu.Lock()
+		key, st, outcome := c.batch[i].OrderingKey, c.states[i], c.results[i].Outcome
+		if st == again && cut[key] && c.ordered() {
+			c.settleLocked(i, broker.Behind())
+			st = settled
+		}
+		c.mu.Unlock()
+		if st == again {
+			c.hand(ctx, with, i, with.produced.Load())
+			if with.Flush(ctx) != nil {
+				return
+			}
+			outcome = c.alone(i)
+		}
+		if outcome != broker.Confirmed {
+			cut[key] = true
+		}
+	}
+}
+
+// alone settles a message that was sent alone with what it was told.
+func (c *call) alone(i int) broker.Outcome {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.states[i] == again {
+		c.settleLocked(i, c.results[i])
+	}
+	return c.results[i].Outcome
+}
+
+// settleLocked gives a message its confirmation. The lock is held.
+func (c *call) settleLocked(i int, r broker.Confirmation) {
+	if !c.taken {
+		c.states[i], c.results[i] = settled, r
+	}
+}
+
+// ended says whether all messages are settled; the results are then the caller's.
+func (c *call) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, st := range c.states {
+		if st != settled {
+			return false
+		}
+	}
+	c.taken = true
+	return true
+}
+
+// failed says whether the environment refused something.
+func (c *call) failed() bool {
+	for i := range c.results {
+		if o := c.results[i].Outcome; o == broker.Unavailable || o == broker.Unknown {
+			return true
+		}
+	}
+	return false
+}
+
+// finish takes the results after the client was cut: what has no answer is Unknown, unless no request has left at all.
+func (c *call) finish(with *client, before int64) []broker.Confirmation {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sent := with.produced.Load() != before
+	for i := range c.batch {
+		switch c.states[i] {
+		case settled:
+		case waiting:
+			c.results[i] = broker.Postpone(broker.ReasonNotSent, "the deadline came before the message's turn")
+		case again: // it was refused with others, and is not at the broker
+			c.results[i] = broker.Postpone(broker.ReasonNotSent, "the deadline came before the message was sent alone")
+		case handed:
+			c.results[i] = broker.Doubt(broker.ReasonNoAnswer, "no answer in time")
+			if !sent {
+				c.results[i] = unsent(with)
+			}
+		}
+	}
+	c.taken = true
+	return c.results
+}

@@ -1,0 +1,213 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
+)
+
+// PublisherConfig says what a Publisher sends where.
+type PublisherConfig struct {
+	// Topic is the destination of rows that name none.
+	Topic string
+	// Allowed lists the topics that rows may name: see broker.NewDestinations.
+	Allowed []string
+	// Compression is how batches travel and are kept. Defaults to CompressionNone.
+	Compression Compression
+	// Unordered lets a message be sent after an earlier one of its key was refused (ordering.mode None).
+	Unordered bool
+}
+
+// maxIdle bounds the clients that are kept for the next Publish: as many as lanes that publish side by side.
+const maxIdle = 16
+
+// Publisher is a broker.Publisher to one cluster. It is safe for concurrent use; the caller never has messages of one
+// key in two calls at once.
+//
+// Each Publish has a client of the library to itself, and hands over the whole batch before anything is sent. A record
+// that the broker refuses takes those down that wait for the same partition: that way they are all of this batch, none
+// is sent behind it, and what gets no answer is cut off without touching what others have under way.
+type Publisher struct {
+	cfg          Config
+	publish      PublisherConfig
+	destinations broker.Destinations
+	topics       topics
+	cuts         atomic.Int64
+
+	mu     sync.Mutex
+	idle   []*client
+	open   map[*client]struct{} // idle or in use
+	closed bool
+}
+
+// NewPublisher returns a publisher. It sends nothing and waits for nothing.
+func NewPublisher(cfg Config, publish PublisherConfig) (*Publisher, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = discard()
+	}
+	if !validTopic(publish.Topic) {
+		return nil, errors.New("kafka.topic is not a topic's name: letters, digits, dots, dashes and underscores")
+	}
+	destinations, err := broker.NewDestinations(publish.Topic, publish.Allowed)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	if _, err := codec(publish.Compression); err != nil {
+		return nil, err
+	}
+	return &Publisher{
+		cfg: cfg, publish: publish, destinations: destinations, open: make(map[*client]struct{}),
+	}, nil
+}
+
+func codec(c Compression) (kgo.CompressionCodec, error) {
+	switch c {
+	case "", CompressionNone:
+		return kgo.NoCompression(), nil
+	case CompressionGzip:
+		return kgo.GzipCompression(), nil
+	case CompressionSnappy:
+		return kgo.SnappyCompression(), nil
+	case CompressionLz4:
+		return kgo.Lz4Compression(), nil
+	case CompressionZstd:
+		return kgo.ZstdCompression(), nil
+	default:
+		return kgo.CompressionCodec{}, errors.New("kafka.compression is none of None, Gzip, Snappy, Lz4, Zstd")
+	}
+}
+
+// take returns a client that nobody else uses.
+func (p *Publisher) take() (*client, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, &broker.Error{Reason: broker.ReasonUnreachable, Detail: "the publisher is closed"}
+	}
+	if n := len(p.idle); n > 0 {
+		c := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		return c, nil
+	}
+	compression, err := codec(p.publish.Compression)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newClient(p.cfg,
+		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(compression),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2, as Java clients hash keys
+		kgo.ManualFlushing(), kgo.MaxBufferedRecords(1<<20), kgo.RecordRetries(recordTries), kgo.UnknownTopicRetries(1),
+		kgo.ProducerBatchMaxBytesFn(p.batchBytes),
+	)
+	if err != nil {
+		return nil, err
+	}
+	p.open[c] = struct{}{}
+	return c, nil
+}
+
+// drop cuts a client off.
+func (p *Publisher) drop(c *client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c)
+	c.close()
+}
+
+// batchBytes bounds a batch to a topic. The library asks when it meets the topic, which is after our look at it.
+func (p *Publisher) batchBytes(name string) int32 {
+	const least, most = 512, 1 << 30 // what the library takes
+	if t, ok := p.topics.get(name); ok {
+		return int32(min(max(t.maxBytes, least), most))
+	}
+	return assumedMaxBytes
+}
+
+// give keeps a client that has nothing under way for the next Publish.
+func (p *Publisher) give(c *client) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) >= maxIdle {
+		delete(p.open, c)
+		c.close()
+		return
+	}
+	p.idle = append(p.idle, c)
+}
+
+// Close cuts all connections. What is under way is Unknown to its caller.
+func (p *Publisher) Close(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed, p.idle = true, nil
+	for c := range p.open {
+		c.close()
+	}
+	clear(p.open)
+	return nil
+}
+
+// Cuts counts the calls whose connections were cut because their deadline passed.
+func (p *Publisher) Cuts() int64 { return p.cuts.Load() }
+
+// Publish implements broker.Publisher. The payloads of the batch must not be changed afterwards.
+func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
+	c := newCall(p, batch)
+	if len(batch) == 0 {
+		return c.results
+	}
+	if ctx.Err() != nil {
+		return c.abandon(broker.Postpone(broker.ReasonNotSent, "the deadline had passed"))
+	}
+	with, err := p.take()
+	if err != nil {
+		return c.abandon(unavailable(err))
+	}
+	before := with.produced.Load()
+	go c.run(ctx, with)
+	select {
+	case <-c.over:
+	case <-ctx.Done():
+	}
+	if c.ended() {
+		if c.failed() {
+			p.topics.forget() // the next call looks before it sends
+		}
+		p.give(with)
+		return c.results
+	}
+	// What still sits in buffers must not arrive long after the deadline, when another relay may be at work.
+	p.drop(with)
+	p.cuts.Add(1)
+	p.topics.forget()
+	return c.finish(with, before)
+}
+
+// Check says whether the relay's own topic is usable (the error is *broker.Error) and what about it may hurt later.
+func (p *Publisher) Check(ctx context.Context) ([]broker.Warning, error) {
+	c, err := p.take()
+	if err != nil {
+		return nil, err
+	}
+	name := p.publish.Topic
+	found, err := c.look(ctx, name)
+	if err != nil {
+		p.drop(c)
+		return nil, err
+	}
+	p.give(c)
+	if err := usable(name, found[name]); err != nil {
+		return nil, err
+	}
+	return topicWarnings(name, found[name]), nil
+}

@@ -1,0 +1,129 @@
+package kafka
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/brokertest"
+	"github.com/postrider/postrider/internal/broker/endpoint"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/test/brokers"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// testConfig reaches the server, by way of the proxy where there is one.
+func testConfig(server *testkit.KafkaBroker, proxy *testkit.Faulty) Config {
+	cfg := Config{
+		BootstrapServers: []string{server.Addr()}, TLS: endpoint.TLS{Mode: endpoint.Insecure}, Name: "test",
+	}
+	if proxy != nil {
+		cfg.redirect = func(string) string { return proxy.Addr() }
+	}
+	return cfg
+}
+
+func newPublisher(t *testing.T, cfg Config, publish PublisherConfig) *Publisher {
+	t.Helper()
+	p, err := NewPublisher(cfg, publish)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close(context.WithoutCancel(t.Context())) })
+	return p
+}
+
+// stored reads topics from their beginning to their end now.
+func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []brokertest.Stored {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ends, err := server.Admin().ListEndOffsets(ctx, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := make(map[string]map[int32]kgo.Offset)
+	left := 0
+	ends.Each(func(end kadm.ListedOffset) {
+		if end.Err != nil {
+			t.Fatal(end.Err)
+		}
+		if from[end.Topic] == nil {
+			from[end.Topic] = make(map[int32]kgo.Offset)
+		}
+		from[end.Topic][end.Partition] = kgo.NewOffset().AtStart()
+		left += int(end.Offset)
+	})
+	client := server.Client(kgo.ConsumePartitions(from))
+	var all []brokertest.Stored
+	for left > 0 {
+		fetches := client.PollFetches(ctx)
+		if ctx.Err() != nil {
+			t.Fatalf("%d records are not there", left)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			left--
+			rec := message.Record{Key: r.Key, Body: r.Value}
+			for _, h := range r.Headers {
+				rec.Headers = append(rec.Headers, message.Header{Name: h.Key, Value: string(h.Value)})
+			}
+			all = append(all, brokertest.Stored{Sequence: uint64(r.Offset), Destination: r.Topic, Record: rec})
+		})
+	}
+	return all
+}
+
+func TestKafkaPublisherKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	brokertest.RunPublisher(t, newSubject)
+}
+
+// newSubject is the suite's view of two topics. Clients go through a proxy, the test's own do not. Only the cases that
+// kill a server get one of their own.
+func newSubject(t *testing.T) *brokertest.Subject {
+	t.Helper()
+	var server *testkit.KafkaBroker
+	own := strings.Contains(t.Name(), "killed")
+	if own {
+		server = testkit.KafkaServer(t, brokers.KafkaConfig{})
+	} else {
+		server = testkit.Kafka(t)
+	}
+	events := server.Topic(3, nil)
+	allowed := events + ".eu"
+	server.CreateTopic(allowed, 1, nil)
+	proxy := testkit.Proxy(t, server.Addr())
+	cfg := testConfig(server, proxy)
+	s := &brokertest.Subject{
+		Allowed: allowed, Unroutable: events + ".nobody", MaxPayload: 1 << 19, Resends: true,
+		Publisher: func(t *testing.T) broker.Publisher {
+			t.Helper()
+			return newPublisher(t, cfg, PublisherConfig{Topic: events, Allowed: []string{events + ".*"}})
+		},
+		Stored: func(t *testing.T) []brokertest.Stored {
+			t.Helper()
+			return stored(t, server, events, allowed)
+		},
+		Silence: proxy.HalfOpen, Restore: proxy.Resume, Cut: proxy.Reset, LoseAnswer: proxy.LoseAnswer,
+	}
+	if own {
+		s.Kill = func(t *testing.T) {
+			t.Helper()
+			if err := server.Kill(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		s.Start = func(t *testing.T) {
+			t.Helper()
+			if err := server.Start(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	return s
+}
