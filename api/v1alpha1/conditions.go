@@ -142,6 +142,8 @@ const (
 	ReasonPlainText = "PlainText"
 	// ReasonTargetMayDiscard says that the stream drops old messages when it is full, consumed or not.
 	ReasonTargetMayDiscard = "TargetMayDiscard"
+	// ReasonNoWitness says that nothing got through meanwhile that would tell whether it is a message's fault.
+	ReasonNoWitness = "NoWitness"
 	// ReasonFewReplicas says that the stream is kept on too few servers to outlive the loss of one.
 	ReasonFewReplicas = "FewReplicas"
 )

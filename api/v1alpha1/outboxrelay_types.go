@@ -88,11 +88,11 @@ type OutboxRelaySpec struct {
 	// +kubebuilder:default={}
 	Batch Batch `json:"batch,omitzero"`
 
-	// retryBudget bounds the pauses between the tries of a message. Failures of the surroundings, such as a broker
-	// that is down, are retried without end and use up nothing.
+	// retryBudget bounds how often a message is tried that fails by its own fault, and the pauses between. Failures of
+	// the surroundings, such as a broker that is down, are retried without end and use up nothing.
 	// +optional
 	// +kubebuilder:default={}
-	RetryBudget RetryBudget `json:"retryBudget,omitzero"`
+	RetryBudget RelayRetryBudget `json:"retryBudget,omitzero"`
 
 	// replicas is the number of Pods, 0 to 64 and at most outbox.shards. Unset, 2 are made and the number is then
 	// left to whoever scales the Deployment; `kubectl scale` of this resource needs it set. Pods come or go live
@@ -195,6 +195,65 @@ type RelayOrdering struct {
 	// +optional
 	// +kubebuilder:default=PerKey
 	Mode OrderingMode `json:"mode,omitempty"`
+
+	// onDeadLetter says what becomes of the later messages of a key behind a dead letter. BlockKey holds them until a
+	// person replays or discards it; SkipMessage publishes a marker at its place, so that consumers which compare
+	// versions go on, and then the others. With mode None it has no effect. A change is taken over live and decides
+	// about dead letters from then on. Defaults to BlockKey.
+	// +optional
+	// +kubebuilder:default=BlockKey
+	OnDeadLetter DeadLetterAction `json:"onDeadLetter,omitempty"`
+}
+
+// DeadLetterAction says what becomes of a key behind a dead letter.
+// +kubebuilder:validation:Enum=BlockKey;SkipMessage
+type DeadLetterAction string
+
+// The actions.
+const (
+	// BlockKey holds the key until a person decides.
+	BlockKey DeadLetterAction = "BlockKey"
+	// SkipMessage goes on behind a marker.
+	SkipMessage DeadLetterAction = "SkipMessage"
+)
+
+// RelayRetryBudget bounds how often and for how long a message may fail until it becomes a dead letter. Only failures
+// count that are the message's own: a refusal, or a failure that tells nothing, repeated while messages of other keys get
+// through to the same place.
+type RelayRetryBudget struct {
+	RetryBudget `json:",inline"`
+
+	// maxAttempts is the number of such failures with which a message becomes a dead letter, 1 to 1000. A change is taken
+	// over live and counts from a message's next failure. Defaults to 10.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxAttempts int32 `json:"maxAttempts,omitempty"`
+
+	// maxElapsed is the time for which a message may fail, whatever the number of its attempts, 1s to 8760h. Times in
+	// which its part of the broker was down are left out. A change is taken over live. Defaults to 24h.
+	// +optional
+	// +kubebuilder:default="24h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('8760h')",message="must be 1s to 8760h"
+	MaxElapsed Duration `json:"maxElapsed,omitempty"`
+
+	// retryPercent bounds the messages that are sent again, as a percentage of those sent for the first time, to each
+	// part of the broker, 0 to 100; so the end of an outage is not followed by everything at once. A change is taken
+	// over live. Defaults to 20.
+	// +optional
+	// +kubebuilder:default=20
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	RetryPercent *int32 `json:"retryPercent,omitempty"`
+
+	// minRetriesPerSecond is the number of messages that each worker may send again every second in any case, 1 to 10000.
+	// A change is taken over live. Defaults to 10.
+	// +optional
+	// +kubebuilder:default=10
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	MinRetriesPerSecond int32 `json:"minRetriesPerSecond,omitempty"`
 }
 
 // Lease says how long a relay owns a shard.

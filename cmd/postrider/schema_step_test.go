@@ -25,6 +25,7 @@ func relayFile(t *testing.T, db *testkit.DB) string {
 			TLS: config.TLS{Mode: config.TLSInsecure},
 		},
 		Lease: 30 * second, StatusTick: second, Backoff: config.Backoff{Initial: second, Max: second},
+		OnDeadLetter: config.BlockKey, Budget: config.Budget{MaxAttempts: 1, MaxElapsed: second, MinRetriesPerSecond: 1},
 		Batch: config.Batch{MaxMessages: 1, MaxBytes: 1024, PollInterval: second, PublishTimeout: second},
 	})
 	if err != nil {

@@ -38,6 +38,7 @@ func relayDrain(ctx context.Context, t *table) (time.Duration, error) {
 			PublishTimeout: time.Minute,
 		},
 		Backoff: retry.Backoff{Initial: time.Second, Max: time.Minute},
+		Budget:  retry.Budget{MaxAttempts: 1, MaxElapsed: time.Minute}, Share: retry.Share{MinPerSecond: 1},
 	}, store, nullPublisher{}, relay.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		return 0, err

@@ -77,6 +77,16 @@ const (
 	ReasonBrokerError      Reason = "BrokerError"
 )
 
+// WholeBroker says whether the reason concerns the connection, and so every message, whatever its destination.
+func (r Reason) WholeBroker() bool {
+	switch r {
+	case ReasonUnreachable, ReasonTLSFailed, ReasonAuthFailed, ReasonNoCredentials:
+		return true
+	default:
+		return false
+	}
+}
+
 // Confirmation is the broker's word on one message.
 type Confirmation struct {
 	Outcome Outcome
@@ -96,6 +106,13 @@ type Publisher interface {
 	// It returns at the context's end at the latest, with Unknown for what got no answer. The bytes of the payloads
 	// must not be changed afterwards: they may still be on their way.
 	Publish(ctx context.Context, batch []message.Message) []Confirmation
+}
+
+// Router is a Publisher whose messages go to several units: parts of the broker that can fail alone, such as the
+// partitions of a Kafka topic. While one fails, the messages of the others go on.
+type Router interface {
+	// Unit names the part that a message goes to. It asks nobody and is quick.
+	Unit(m *message.Message) string
 }
 
 // Acknowledger is the consumer's word to the broker on one delivery.

@@ -29,12 +29,16 @@ type Relay struct {
 	Allowed []string `json:"allowed,omitempty"`
 	// Ordering is PerKey or None.
 	Ordering string `json:"ordering"`
+	// OnDeadLetter is BlockKey or SkipMessage.
+	OnDeadLetter string `json:"onDeadLetter"`
 	// Lease is how long a shard stays with a relay that says nothing more.
 	Lease Duration `json:"leaseDuration"`
 	// Batch bounds what a lane reads and sends at once.
 	Batch Batch `json:"batch"`
 	// Backoff bounds the pause of a refused message.
 	Backoff Backoff `json:"backoff"`
+	// Budget is what a message may use up until it becomes a dead letter.
+	Budget Budget `json:"retryBudget"`
 	// StatusTick is how often counts are taken.
 	StatusTick Duration `json:"statusInterval"`
 }
@@ -179,6 +183,18 @@ type Backoff struct {
 	Initial Duration `json:"initial"`
 	// Max is the longest pause of all.
 	Max Duration `json:"max"`
+}
+
+// Budget bounds how often and for how long a message may fail, and the retries by what else is sent.
+type Budget struct {
+	// MaxAttempts is the number of failures with which a message becomes a dead letter.
+	MaxAttempts int32 `json:"maxAttempts"`
+	// MaxElapsed is the failing time with which it does.
+	MaxElapsed Duration `json:"maxElapsed"`
+	// RetryPercent bounds retries as a percentage of the messages sent for the first time.
+	RetryPercent int32 `json:"retryPercent"`
+	// MinRetriesPerSecond are allowed in any case.
+	MinRetriesPerSecond int32 `json:"minRetriesPerSecond"`
 }
 
 // Consumer is the configuration of a consumer process.

@@ -38,6 +38,11 @@ const (
 	// OrderingNone keeps no order.
 	OrderingNone = "None"
 
+	// BlockKey holds a key behind a dead letter until a person decides.
+	BlockKey = "BlockKey"
+	// SkipMessage goes on behind a marker at the dead letter's place.
+	SkipMessage = "SkipMessage"
+
 	// VersionsEnforce applies the versions of a key one after the other.
 	VersionsEnforce = "Enforce"
 	// VersionsIgnoreOlder applies what is newer than the last applied.
@@ -196,12 +201,14 @@ func (r Relay) Validate() error {
 	}
 	c.word("ordering", r.Ordering, OrderingPerKey, OrderingNone)
 	c.columns(r.Outbox.Columns, r.Ordering)
+	c.word("onDeadLetter", r.OnDeadLetter, BlockKey, SkipMessage)
 	c.batch(r.Batch)
 	c.pause("leaseDuration", r.Lease, LeaseMargin, time.Hour)
 	if needed := r.Batch.PublishTimeout.D() + LeaseMargin; r.Lease.D() <= needed {
 		c.refuse("leaseDuration", "must be above batch.publishTimeout plus %s, that is above %s", LeaseMargin, needed)
 	}
 	c.backoff(r.Backoff)
+	c.budget(r.Budget)
 	c.pause("statusInterval", r.StatusTick, time.Second, time.Hour)
 	return c.err()
 }
@@ -316,6 +323,13 @@ func (c *checker) backoff(b Backoff) {
 	c.pause("backoff.initial", b.Initial, time.Millisecond, maxPause)
 	c.pause("backoff.max", b.Max, time.Millisecond, maxPause)
 	c.require("backoff.max", b.Max >= b.Initial, "must not be below backoff.initial")
+}
+
+func (c *checker) budget(b Budget) {
+	c.number("retryBudget.maxAttempts", int64(b.MaxAttempts), 1, 1000)
+	c.pause("retryBudget.maxElapsed", b.MaxElapsed, time.Second, maxRetention)
+	c.number("retryBudget.retryPercent", int64(b.RetryPercent), 0, 100)
+	c.number("retryBudget.minRetriesPerSecond", int64(b.MinRetriesPerSecond), 1, 10_000)
 }
 
 func (c *checker) handler(h *SQLHandler) {

@@ -9,9 +9,6 @@ import (
 	"github.com/postrider/postrider/internal/verdict"
 )
 
-// skippedType is the type of a marker: a message that takes the place of one that was skipped or discarded.
-const skippedType = "postrider.skipped"
-
 // gate reads records into items. It is pure but for the handler it asks.
 type gate struct {
 	name     string
@@ -51,7 +48,7 @@ func (g gate) admit(r message.Record, position string) (it *verdict.Item) {
 			Reason: deadletter.PayloadTooLarge,
 			Detail: "the body is larger than validation.maxBytes",
 		}
-	case e.Type != skippedType:
+	case e.Type != message.SkippedType: // a marker only advances its key
 		it.Statement, it.Refusal = g.handler.Route(&it.Envelope)
 	}
 	return it

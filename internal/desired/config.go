@@ -42,16 +42,18 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 			Shards:             spec.Outbox.Shards,
 			PublishedRetention: t.duration("spec.outbox.publishedRetention", spec.Outbox.PublishedRetention),
 		},
-		Allowed:  words(spec.Destination.Allowed),
-		Ordering: string(spec.Ordering.Mode),
-		Lease:    t.duration("spec.lease.duration", spec.Lease.Duration),
+		Allowed:      words(spec.Destination.Allowed),
+		Ordering:     string(spec.Ordering.Mode),
+		OnDeadLetter: string(spec.Ordering.OnDeadLetter),
+		Lease:        t.duration("spec.lease.duration", spec.Lease.Duration),
 		Batch: config.Batch{
 			MaxMessages:    spec.Batch.MaxMessages,
 			MaxBytes:       spec.Batch.MaxBytes.Value(),
 			PollInterval:   t.duration("spec.batch.pollInterval", spec.Batch.PollInterval),
 			PublishTimeout: t.duration("spec.batch.publishTimeout", spec.Batch.PublishTimeout),
 		},
-		Backoff:    t.backoff(spec.RetryBudget),
+		Backoff:    t.backoff(spec.RetryBudget.RetryBudget),
+		Budget:     t.budget(spec.RetryBudget),
 		StatusTick: t.duration("spec.statusInterval", spec.StatusInterval),
 	}
 	if nats := spec.Destination.NATS; nats != nil {
@@ -230,6 +232,18 @@ func (t *texts) backoff(b v1alpha1.RetryBudget) config.Backoff {
 		Initial: t.duration("spec.retryBudget.initialBackoff", b.InitialBackoff),
 		Max:     t.duration("spec.retryBudget.maxBackoff", b.MaxBackoff),
 	}
+}
+
+func (t *texts) budget(b v1alpha1.RelayRetryBudget) config.Budget {
+	out := config.Budget{
+		MaxAttempts:         b.MaxAttempts,
+		MaxElapsed:          t.duration("spec.retryBudget.maxElapsed", b.MaxElapsed),
+		MinRetriesPerSecond: b.MinRetriesPerSecond,
+	}
+	if b.RetryPercent != nil {
+		out.RetryPercent = *b.RetryPercent
+	}
+	return out
 }
 
 func (t *texts) ordering(o v1alpha1.ConsumerOrdering) config.Ordering {

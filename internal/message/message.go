@@ -46,6 +46,10 @@ func ParseID(s string) (ID, error) {
 	return id, nil
 }
 
+// SkippedType is the type of a marker: a message without data that takes the place of one that was skipped or discarded,
+// so that consumers which compare versions go on.
+const SkippedType = "postrider.skipped"
+
 // Position is a message's place in its outbox table. It is given before commit, so a lower one may
 // appear later: it orders the messages of one key and is never a watermark.
 type Position int64

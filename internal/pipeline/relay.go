@@ -84,6 +84,10 @@ func relayConfig(cfg config.Relay, holder [16]byte) relay.Config {
 			PollInterval: cfg.Batch.PollInterval.D(), PublishTimeout: cfg.Batch.PublishTimeout.D(),
 		},
 		Backoff: retry.Backoff{Initial: cfg.Backoff.Initial.D(), Max: cfg.Backoff.Max.D()},
+		Budget:  retry.Budget{MaxAttempts: int(cfg.Budget.MaxAttempts), MaxElapsed: cfg.Budget.MaxElapsed.D()},
+		Share: retry.Share{
+			Percent: int(cfg.Budget.RetryPercent), MinPerSecond: int(cfg.Budget.MinRetriesPerSecond),
+		},
 	}
 }
 
@@ -125,6 +129,7 @@ func newRelayPart(
 	store, err := outboxdb.New(p.pool, outboxdb.Config{
 		Names: names, Relay: cfg.Resource.String(), RelayUID: cfg.Resource.UID, Holder: holder,
 		Shards: int(cfg.Outbox.Shards), Unordered: cfg.Ordering == config.OrderingNone, QueryTimeout: queryTimeout(cfg),
+		SkipDeadLetters: cfg.OnDeadLetter == config.SkipMessage,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the store: %w", err)
@@ -157,7 +162,7 @@ func (p *relayPart) Run(ctx context.Context) error {
 func (p *relayPart) Reconfigure(cfg config.Relay) bool {
 	same := reflect.DeepEqual(p.cfg.Source, cfg.Source) && p.cfg.Outbox == cfg.Outbox &&
 		reflect.DeepEqual(p.cfg.NATS, cfg.NATS) && reflect.DeepEqual(p.cfg.Allowed, cfg.Allowed) &&
-		p.cfg.Ordering == cfg.Ordering && p.cfg.Lease == cfg.Lease
+		p.cfg.Ordering == cfg.Ordering && p.cfg.OnDeadLetter == cfg.OnDeadLetter && p.cfg.Lease == cfg.Lease
 	return same && p.loop.Reconfigure(relayConfig(cfg, p.holder)) == nil
 }
 

@@ -37,6 +37,10 @@ func newOrders(t *testing.T) *orders {
 		Version:   config.Version,
 		Resource:  config.Resource{Namespace: "shop", Name: "orders", UID: "uid-1", Generation: 1},
 		RunPolicy: config.RunPolicyRun, Source: o.db.Config(), NATS: &nats, Ordering: config.OrderingPerKey,
+		OnDeadLetter: config.BlockKey,
+		Budget: config.Budget{
+			MaxAttempts: 10, MaxElapsed: config.Duration(time.Hour), RetryPercent: 20, MinRetriesPerSecond: 10,
+		},
 		Outbox: config.Outbox{Table: "message_outbox", Shards: 4, PublishedRetention: config.Duration(time.Hour)},
 		Lease:  config.Duration(6 * time.Second),
 		Batch: config.Batch{

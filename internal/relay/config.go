@@ -21,8 +21,8 @@ const (
 	Drain RunPolicy = "Drain"
 )
 
-// Config says how a relay works. Reconfigure takes RunPolicy, Batch and Backoff over while it runs; the rest
-// is fixed at New.
+// Config says how a relay works. Reconfigure takes RunPolicy, Batch, Backoff, Budget and Share over while it runs; the
+// rest is fixed at New.
 type Config struct {
 	// Holder is the random id of this process, the same as its store's.
 	Holder [16]byte
@@ -32,7 +32,8 @@ type Config struct {
 	Broker string
 	// Destination is where messages go by default, as status shows it, such as "nats/orders.events".
 	Destination string
-	// Unit names what can fail alone at the broker, such as the stream. While it fails, its messages wait.
+	// Unit names the broker as a whole, such as "nats/ORDERS"; parts of it that can fail alone are named by a publisher
+	// that is a broker.Router. While a unit fails, its messages wait.
 	Unit string
 	// Unordered is ordering mode None: a message that waits holds up no other.
 	Unordered bool
@@ -50,6 +51,10 @@ type Config struct {
 	RunPolicy RunPolicy
 	Batch     Batch
 	Backoff   retry.Backoff
+	// Budget is what a message may use up until it becomes a dead letter.
+	Budget retry.Budget
+	// Share bounds the retries by what else is sent to their unit.
+	Share retry.Share
 }
 
 // Batch bounds what a lane reads and sends at once.
@@ -78,6 +83,13 @@ func (c Config) Validate() error {
 	if err := c.Backoff.Validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
+	if err := errors.Join(c.Budget.Validate(), c.Share.Validate()); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	return c.validateBatch()
+}
+
+func (c Config) validateBatch() error {
 	switch b := c.Batch; {
 	case b.MaxMessages < 1:
 		return fmt.Errorf("%w: a batch of %d messages", ErrInvalidConfig, b.MaxMessages)
@@ -114,7 +126,7 @@ func (c Config) validateFixed() error {
 
 // fixed returns the part of a config that cannot change while a relay runs.
 func (c Config) fixed() Config {
-	c.RunPolicy, c.Batch, c.Backoff = "", Batch{}, retry.Backoff{}
+	c.RunPolicy, c.Batch, c.Backoff, c.Budget, c.Share = "", Batch{}, retry.Backoff{}, retry.Budget{}, retry.Share{}
 	return c
 }
 

@@ -8,18 +8,21 @@ import (
 	"github.com/postrider/postrider/internal/statusz"
 )
 
-// The condition types that a relay reports. Store.Explain uses the first three.
+// The condition types that a relay reports. Store.Explain uses the first four.
 const (
-	conditionDatabase = "DatabaseReachable"
-	conditionSchema   = "SchemaReady"
-	conditionInUse    = "TableInUse"
-	conditionBroker   = "BrokerReachable"
+	conditionDatabase  = "DatabaseReachable"
+	conditionSchema    = "SchemaReady"
+	conditionInUse     = "TableInUse"
+	conditionUnburied  = "DeadLetterUnavailable"
+	conditionBroker    = "BrokerReachable"
+	conditionAmbiguous = "RetryingAmbiguous"
 )
 
 // The reasons of conditions that are not a failure's own.
 const (
 	reasonWorking = "Working"
 	reasonUnknown = "NotTried"
+	reasonUnclear = "NoWitness"
 )
 
 // health remembers which of a relay's doings fail and why, until the same doing works again.
@@ -62,7 +65,7 @@ func (h *health) forget(prefix string) {
 	}
 }
 
-// conditions returns what the problems say about the database, its schema and who uses it.
+// conditions returns what the problems say about the database, its schema, who uses it and its dead letters.
 func (h *health) conditions() []statusz.Condition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -77,8 +80,10 @@ func (h *health) conditions() []statusz.Condition {
 	for _, t := range []string{conditionDatabase, conditionSchema} {
 		out = append(out, h.condition(t, found))
 	}
-	if p, ok := found[conditionInUse]; ok {
-		out = append(out, statusz.Condition{Type: conditionInUse, Status: "True", Reason: p.reason, Message: p.message})
+	for _, t := range []string{conditionInUse, conditionUnburied} {
+		if p, ok := found[t]; ok {
+			out = append(out, statusz.Condition{Type: t, Status: "True", Reason: p.reason, Message: p.message})
+		}
 	}
 	return out
 }

@@ -33,28 +33,91 @@ func (l *lane) beginPublish(ctx context.Context, now time.Time) {
 	}
 }
 
-// publishAhead sends the rows that were read ahead.
+// publishAhead sends the rows that were read ahead, as far as their units take any.
 func (l *lane) publishAhead(ctx context.Context, now, deadline time.Time) {
-	rows := l.ahead
-	l.ahead = nil
+	rows, keep, wait := l.admit(now, deadline, l.ahead)
+	l.ahead = keep
+	l.putAside(now, wait)
+	if len(rows) == 0 {
+		return
+	}
 	l.publish(ctx, now, deadline, rows, func(answered time.Time, b *batch) {
 		if b == nil { // what was read ahead may be of the same keys: it must not be sent before these
 			l.mem.forget(append(rows, l.ahead...))
 			l.ahead = nil
 			return
 		}
-		v := judge(b, l.ahead, l.mem.unordered, l.unsure)
+		l.learn(ctx, answered, b)
+		l.count(answered, b)
+		v := judge(b, l.ahead, l.facts())
 		l.ahead = v.ahead
-		l.learn(ctx, answered, b, v.outage)
+		l.suffer(ctx, answered, v.outages)
 		if len(v.done) > 0 {
 			l.settle(v.done, v.places)
 		}
 		if len(v.refused) > 0 {
 			l.tellRefused(ctx, v.refused)
-			l.refuse(v.refused, v.hold)
+			l.refuse(answered, v.refused, v.hold)
 		}
 		l.mem.forget(v.forget)
 	})
+}
+
+// admit parts rows into those that may be sent now, those that are sent once it is known whether their unit works again,
+// which one message tries, and those whose unit takes none while others do. Nothing of a key is sent after a row that
+// is not.
+func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wait []shard.Row) {
+	within := deadline.Sub(now) + l.r.config().QueryTimeout
+	ok, probe := l.r.units.try(l.r.config().Unit, now, within)
+	switch {
+	case !ok:
+		return nil, rows, nil
+	case probe:
+		return rows[:1], rows[1:], nil
+	case l.r.router == nil:
+		return rows, nil, nil
+	}
+	closed := make(map[string]bool) // by key; true: its first row is on its way as a probe
+	takes := make(map[string]bool)  // by unit
+	for i := range rows {
+		unit, key := l.r.unit(&rows[i]), l.mem.key(&rows[i])
+		probing, isClosed := closed[key]
+		if _, asked := takes[unit]; !asked && !isClosed {
+			ok, probe := l.r.units.try(unit, now, within)
+			takes[unit] = ok && !probe
+			if probe {
+				closed[key] = true
+				send = append(send, rows[i])
+				continue
+			}
+		}
+		switch {
+		case probing:
+			keep = append(keep, rows[i])
+		case isClosed || !takes[unit]:
+			closed[key] = false
+			wait = append(wait, rows[i])
+		default:
+			send = append(send, rows[i])
+		}
+	}
+	return send, keep, wait
+}
+
+// facts are what this lane judges by.
+func (l *lane) facts() facts {
+	return facts{unordered: l.mem.unordered, unsure: l.unsure, unit: l.r.unit, broker: l.r.config().Unit}
+}
+
+// works implements witnesses.
+func (l *lane) works(r *shard.Row) bool {
+	outage, _ := l.r.units.state(l.r.unit(r))
+	return outage == nil
+}
+
+// otherGotThrough implements witnesses.
+func (l *lane) otherGotThrough(r *shard.Row, after time.Time) bool {
+	return l.r.units.witness(l.r.unit(r), l.mem.key(r), after)
 }
 
 // tellRefused names what the broker refuses, one line a batch: the status shows only that something waits.
@@ -67,24 +130,52 @@ func (l *lane) tellRefused(ctx context.Context, refused []refusal) {
 		"eventId", first.row.ID.String(), "attempt", first.row.Attempts+1)
 }
 
-// publishDue sends held rows of keys whose wait is over.
+// publishDue sends held rows of keys whose wait is over, as many retries as the unit's share of them allows.
 func (l *lane) publishDue(ctx context.Context, now, deadline time.Time) {
 	work := l.due
-	rows := work.rows
-	work.rows, work.sending = nil, true
+	rows, keep, wait := l.admit(now, deadline, work.rows)
+	work.rows = keep
+	l.postpone(work.gates(wait), l.unitWait(now, wait))
+	rows, denied := l.afford(now, work, rows)
+	l.postpone(work.gates(denied), 0)
+	if len(rows) == 0 {
+		l.finishDue(now)
+		return
+	}
+	work.sending = true
 	l.publish(ctx, now, deadline, rows, func(answered time.Time, b *batch) {
 		if b != nil {
-			outage, _ := l.r.units.state(l.r.config().Unit)
-			v := judgeDue(b, work, l.unsure, outage == nil)
-			l.learn(ctx, answered, b, v.outage)
+			l.learn(ctx, answered, b)
+			v := judgeDue(b, work, l.facts(), l)
+			l.suffer(ctx, answered, v.outages)
 			l.settleDue(v)
 			l.tellRefused(ctx, v.refused)
-			l.refuseDue(v.refused, v.gates)
-			l.postpone(v.postpone)
+			l.refuseDue(answered, v.refused, v.gates)
+			l.postpone(v.postpone, 0)
+			work.drop(v.gates, v.postpone)
+		} else {
+			work.rows = nil
 		}
 		work.sending = false
 		l.finishDue(answered)
 	})
+}
+
+// afford parts rows into those that may be sent and retries that are more than their unit's share. Nothing of a key is
+// sent after a row that waits.
+func (l *lane) afford(now time.Time, work *dueWork, rows []shard.Row) (send, denied []shard.Row) {
+	share := l.r.config().Share
+	closed := make(map[string]bool)
+	for i := range rows {
+		gate := work.gateOf[rows[i].ID]
+		if closed[gate] || (rows[i].Failed && !l.r.units.spare(l.r.unit(&rows[i]), share, now)) {
+			closed[gate] = true
+			denied = append(denied, rows[i])
+			continue
+		}
+		send = append(send, rows[i])
+	}
+	return send, denied
 }
 
 // deadline returns until when a publish may run: no longer than the lease can be trusted. It refuses when so little of
@@ -116,13 +207,13 @@ func (l *lane) publish(
 			}
 		}
 		b := screen(rows, source, cfg.Unordered)
-		began := l.r.now()
+		b.began = l.r.now()
 		if len(b.send) > 0 {
 			sending, cancel := context.WithDeadline(ctx, deadline)
 			b.answer(l.r.send(sending, b.send))
 			cancel()
 		}
-		took := l.r.now().Sub(began)
+		took := l.r.now().Sub(b.began)
 		return func(answered time.Time) {
 			l.publishing = false
 			l.r.health.succeeded(l.name + " source")
@@ -173,20 +264,20 @@ func (r *Relay) trySend(ctx context.Context, batch []message.Message) (got []bro
 	return r.publisher.Publish(ctx, batch), false
 }
 
-// learn remembers what a batch's answers say about the unit and about single messages.
-func (l *lane) learn(ctx context.Context, now time.Time, b *batch, outage broker.Confirmation) {
+// learn remembers who got through, for the witness rule, and which messages got no answer.
+func (l *lane) learn(ctx context.Context, now time.Time, b *batch) {
 	cfg := l.r.config()
-	if anyConfirmed(b.got) {
-		l.r.totals.published(now, b)
-		if l.r.units.succeeded(cfg.Unit) {
-			l.r.log.InfoContext(ctx, "Broker takes messages again", "destination", cfg.Destination)
+	through := b.successes(l.facts())
+	for _, s := range through {
+		if l.r.units.succeeded(s.unit, success{key: s.key, at: b.began}, now) {
+			l.r.log.InfoContext(ctx, "Broker takes messages again", "destination", cfg.Destination, "unit", s.unit)
+			l.r.poke()
 		}
 	}
-	if outage.Reason != "" {
-		l.dropDue(now)
-		if l.r.units.failed(cfg.Unit, outage, now, cfg.Backoff, l.r.random()) {
-			l.r.log.WarnContext(ctx, "Broker takes no messages", "destination", cfg.Destination,
-				"reason", string(outage.Reason), "detail", outage.Detail)
+	if len(through) > 0 {
+		l.r.totals.published(now, b)
+		if l.r.router != nil { // who answers for one of its parts is there
+			l.r.units.succeeded(cfg.Unit, success{key: through[0].key, at: b.began}, now)
 		}
 	}
 	for i := range b.got {
@@ -202,5 +293,32 @@ func (l *lane) learn(ctx context.Context, now time.Time, b *batch, outage broker
 			}
 		default:
 		}
+	}
+}
+
+// count counts the confirmed messages of a batch as fresh traffic, which retries are a share of.
+func (l *lane) count(now time.Time, b *batch) {
+	by := make(map[string]int, 1)
+	for i := range b.rows {
+		if b.took(i) {
+			by[l.r.unit(&b.rows[i])]++
+		}
+	}
+	for unit, n := range by {
+		l.r.units.fresh(unit, l.r.config().Share, now, n)
+	}
+}
+
+// suffer pauses the units that failed.
+func (l *lane) suffer(ctx context.Context, now time.Time, failed outages) {
+	cfg := l.r.config()
+	for unit, why := range failed {
+		if l.r.units.failed(unit, why, now, cfg.Backoff, l.r.random()) {
+			l.r.log.WarnContext(ctx, "Broker takes no messages", "destination", cfg.Destination, "unit", unit,
+				"reason", string(why.Reason), "detail", why.Detail)
+		}
+	}
+	if _, all := failed[cfg.Unit]; all {
+		l.dropDue(now)
 	}
 }

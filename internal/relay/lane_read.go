@@ -134,6 +134,7 @@ func (l *lane) lookDue(ctx context.Context) {
 				return
 			}
 			l.readDone("due")
+			plan.work.loadedAt = now // the later it is, the later a message counts as failed, and the less witnesses
 			l.takeDue(now, plan)
 		}
 	})

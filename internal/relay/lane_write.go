@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"time"
 
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/shard"
@@ -63,8 +64,8 @@ func (l *lane) hold(rows []shard.Row) {
 }
 
 // refuse makes the keys of refused rows wait, with every later row of them.
-func (l *lane) refuse(refused []refusal, hold []shard.Row) {
-	out, held := l.refusals(refused), l.lease
+func (l *lane) refuse(now time.Time, refused []refusal, hold []shard.Row) {
+	out, held := l.refusals(now, refused), l.lease
 	rows := make([]shard.Row, 0, len(refused)+len(hold))
 	for i := range refused {
 		rows = append(rows, refused[i].row)
@@ -79,23 +80,26 @@ func (l *lane) refuse(refused []refusal, hold []shard.Row) {
 			for i := range rows {
 				l.mem.held(&rows[i])
 			}
+			l.buried(refused, out)
 		},
 	})
 }
 
-// refusals says what is written of refused rows: the new counts, and a pause that grows with them.
-func (l *lane) refusals(refused []refusal) []shard.Refusal {
+// refusals says what is written of refused rows: the new counts, and a pause that grows with them, unless the message's
+// budget is spent.
+func (l *lane) refusals(now time.Time, refused []refusal) []shard.Refusal {
+	cfg := l.r.config()
 	out := make([]shard.Refusal, len(refused))
-	for i, f := range refused {
+	for i := range refused {
+		f := &refused[i]
 		r := shard.Refusal{
-			ID:       f.row.ID,
-			Gate:     l.mem.key(&f.row),
-			Attempts: f.row.Attempts,
-			Unknowns: f.row.Unknowns,
-			Code:     string(f.reason),
+			ID: f.row.ID, Gate: l.mem.key(&f.row), Attempts: f.row.Attempts, Unknowns: f.row.Unknowns,
+			Counted: f.attempt, FailingFor: f.row.FailingFor, Code: string(f.reason), Detail: f.detail,
 		}
 		if f.attempt {
 			r.Attempts++
+			r.FailingFor += l.failing(now, f)
+			r.Spent = cfg.Budget.Spent(r.Attempts, r.FailingFor)
 		}
 		if f.unknown {
 			r.Unknowns++
@@ -104,6 +108,31 @@ func (l *lane) refusals(refused []refusal) []shard.Refusal {
 		out[i] = r
 	}
 	return out
+}
+
+// failing returns how long a message has been failing since the time before, as far as its budget is concerned: not
+// while its unit was down, nor any longer than it had to wait for this try. What took longer was no fault of its own: a
+// pause, a process that was gone, retries of others.
+func (l *lane) failing(now time.Time, f *refusal) time.Duration {
+	if f.failedAt.IsZero() {
+		return 0
+	}
+	cfg := l.r.config()
+	return min(l.r.units.working(l.r.unit(&f.row), f.failedAt, now), cfg.Backoff.Max+cfg.Batch.PublishTimeout)
+}
+
+// buried counts and names the messages that became dead letters. Their keys have something to do: to wait, or to go on.
+func (l *lane) buried(refused []refusal, written []shard.Refusal) {
+	for i := range written {
+		if !written[i].Spent {
+			continue
+		}
+		l.dueAt = l.r.now()
+		row := &refused[i].row
+		l.r.metrics.buried(row, written[i].Code)
+		l.log.Warn("Message dead-lettered", "eventId", row.ID.String(), "reason", written[i].Code,
+			"attempt", written[i].Attempts)
+	}
 }
 
 func (l *lane) keysOf(rows []shard.Row) []string {
@@ -181,11 +210,11 @@ func (l *lane) settleDue(v dueVerdict) {
 }
 
 // refuseDue lets keys wait again whose message was refused again. Its later rows are held already.
-func (l *lane) refuseDue(refused []refusal, gates []string) {
+func (l *lane) refuseDue(now time.Time, refused []refusal, gates []string) {
 	if len(refused) == 0 {
 		return
 	}
-	out, held := l.refusals(refused), l.lease
+	out, held := l.refusals(now, refused), l.lease
 	for i := range out {
 		out[i].Gate = gates[i]
 	}
@@ -193,19 +222,19 @@ func (l *lane) refuseDue(refused []refusal, gates []string) {
 		doing: "refuse",
 		keys:  gates,
 		do:    func(ctx context.Context) error { return l.r.store.Refuse(ctx, held, out, nil) },
-		done:  func() {},
+		done:  func() { l.buried(refused, out) },
 	})
 }
 
-// postpone lets keys wait longer whose message got no answer.
-func (l *lane) postpone(keys []string) {
+// postpone lets keys wait longer: at least for some time, or as after a first failure.
+func (l *lane) postpone(keys []string, least time.Duration) {
 	if len(keys) == 0 {
 		return
 	}
 	held := l.lease
 	delays := make([]shard.Delay, len(keys))
 	for i, k := range keys {
-		delays[i] = shard.Delay{Gate: k, Wait: l.pause(1)}
+		delays[i] = shard.Delay{Gate: k, Wait: least + l.pause(1)}
 	}
 	l.enqueueDue(&write{
 		doing: "postpone",
@@ -213,4 +242,37 @@ func (l *lane) postpone(keys []string) {
 		do:    func(ctx context.Context) error { return l.r.store.Postpone(ctx, held, delays) },
 		done:  func() {},
 	})
+}
+
+// putAside lets rows wait behind gates whose unit takes none, so that those of other units are not read behind them. Nothing
+// is counted.
+func (l *lane) putAside(now time.Time, rows []shard.Row) {
+	if len(rows) == 0 {
+		return
+	}
+	held, ids, keys := l.lease, idsOf(rows), l.keysOf(rows)
+	delays := make([]shard.Delay, len(keys))
+	least := l.unitWait(now, rows)
+	for i, k := range keys {
+		delays[i] = shard.Delay{Gate: k, Wait: least + l.pause(1)}
+	}
+	l.enqueue(&write{
+		doing: "put aside",
+		keys:  keys,
+		do:    func(ctx context.Context) error { return l.r.store.PutAside(ctx, held, delays, ids) },
+		done: func() {
+			for i := range rows {
+				l.mem.held(&rows[i])
+			}
+		},
+	})
+}
+
+// unitWait returns how long the unit that takes messages last of all of these rows takes none.
+func (l *lane) unitWait(now time.Time, rows []shard.Row) time.Duration {
+	var wait time.Duration
+	for i := range rows {
+		wait = max(wait, l.r.units.wait(l.r.unit(&rows[i]), now))
+	}
+	return wait
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/shard"
 )
 
@@ -25,6 +26,8 @@ type Metrics struct {
 	resettled   prometheus.Counter
 	expired     prometheus.Counter
 	zombies     prometheus.Counter
+	dead        *prometheus.CounterVec
+	markers     prometheus.Counter
 }
 
 // NewMetrics registers the metrics of one relay. Two relays of one process need registries that tell them apart.
@@ -66,6 +69,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			"expired_messages_total",
 			"Messages that were archived unsent, since nobody wants them any more.",
 		),
+		dead: f.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "postrider", Subsystem: "outbox", Name: "dead_lettered_messages_total",
+			Help: "Messages whose retry budget was spent, by the reason of the last failure.",
+		}, []string{"reason"}),
+		markers: counter(
+			"dropped_markers_total",
+			"Markers of skipped or discarded messages that could not be published within their budget.",
+		),
 		zombies: counter("stale_lease_writes_total", "Results dropped because the shard had passed on."),
 	}
 }
@@ -92,6 +103,15 @@ func (m *Metrics) published(system string, b *batch, took time.Duration) {
 	if len(b.send) > 0 {
 		m.duration.WithLabelValues(system).Observe(took.Seconds())
 	}
+}
+
+// buried records that a row's budget is spent.
+func (m *Metrics) buried(r *shard.Row, reason string) {
+	if r.Type == message.SkippedType {
+		m.markers.Inc()
+		return
+	}
+	m.dead.WithLabelValues(reason).Inc()
 }
 
 // settled records what a settle did not find.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/shard"
 )
 
 // The names of the loops that are not lanes, for the watchdog and for what fails.
@@ -39,6 +40,7 @@ type Relay struct {
 	cfg       atomic.Pointer[Config]
 	store     Store
 	publisher broker.Publisher
+	router    broker.Router // nil where the broker is one unit
 	metrics   *Metrics
 	log       *slog.Logger
 	watchdog  Watchdog
@@ -79,6 +81,7 @@ func New(
 		units: newUnits(), health: newHealth(), idle: newIdlers(),
 		lanes: make(map[int16]*lane), changed: make(chan struct{}, 1), crash: make(chan struct{}),
 	}
+	r.router, _ = publisher.(broker.Router)
 	r.cfg.Store(&cfg)
 	return r, nil
 }
@@ -129,14 +132,25 @@ func (r *Relay) crashing() bool {
 	}
 }
 
-// Reconfigure takes run policy, batch bounds and backoff over. It changes nothing when cfg is invalid or differs in
+// unit names what of the broker a row goes to, and what can fail alone.
+func (r *Relay) unit(row *shard.Row) string {
+	if r.router == nil {
+		return r.config().Unit
+	}
+	return r.router.Unit(&row.Message)
+}
+
+// Reconfigure takes run policy, batch bounds, backoff and retry budget over. It changes nothing when cfg is invalid or differs in
 // what is fixed.
 func (r *Relay) Reconfigure(cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return err
 	}
 	if cfg.fixed() != r.config().fixed() {
-		return fmt.Errorf("%w: only run policy, batch and backoff can change while the relay runs", ErrInvalidConfig)
+		return fmt.Errorf(
+			"%w: only run policy, batch, backoff and budget can change while the relay runs",
+			ErrInvalidConfig,
+		)
 	}
 	r.cfg.Store(&cfg)
 	r.poke()

@@ -18,10 +18,20 @@ func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition)
 	held, inHand := r.held()
 	out := statusz.Relay{Shards: cfg.Shards, HeldShards: held, Destination: cfg.Destination}
 	r.totals.report(r.now(), &out)
+	var ambiguous int64
 	if len(held) > 0 {
-		r.backlog(ctx, held, inHand, &out)
+		ambiguous = r.backlog(ctx, held, inHand, &out)
 	}
 	conditions := append(r.health.conditions(), r.brokerCondition(cfg))
+	if ambiguous > 0 {
+		conditions = append(conditions, statusz.Condition{
+			Type:   conditionAmbiguous,
+			Status: "True",
+			Reason: reasonUnclear,
+			Message: "messages have failed for long, and nothing got through meanwhile that tells whether it is their fault; " +
+				"postrider dead-letters move gives one up by hand",
+		})
+	}
 	return out, conditions
 }
 
@@ -39,12 +49,12 @@ func (r *Relay) held() (shards []int16, inHand int64) {
 }
 
 // backlog counts what is not settled of the held shards, what comes in, and the relay's open dead letters. What is not
-// known stays absent.
-func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64, out *statusz.Relay) {
+// known stays absent. It returns the number of messages of which nobody knows why they fail.
+func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64, out *statusz.Relay) (ambiguous int64) {
 	b, err := r.store.Backlog(ctx, held)
 	if err != nil {
 		r.storeFailed(ctx, "backlog", err)
-		return
+		return 0
 	}
 	r.health.succeeded("backlog")
 	r.metrics.observed(b)
@@ -59,6 +69,7 @@ func (r *Relay) backlog(ctx context.Context, held []int16, inHand int64, out *st
 		out.Backlog.Precision = "AtLeast"
 	}
 	out.DeadLetters = &statusz.Count{Open: b.DeadLetters, OldestTime: b.OldestDeadLetterAt}
+	return b.Ambiguous
 }
 
 // ObservedTime is when the last counts were taken, by the database's clock; nil before the first.

@@ -109,6 +109,10 @@ func (s *troubledStore) Refuse(ctx context.Context, l lease.Lease, refused []sha
 	return s.around(ctx, func() error { return s.Store.Refuse(ctx, l, refused, hold) })
 }
 
+func (s *troubledStore) PutAside(ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID) error {
+	return s.around(ctx, func() error { return s.Store.PutAside(ctx, l, delays, hold) })
+}
+
 func (s *troubledStore) Release(
 	ctx context.Context, l lease.Lease, keys []string, most int,
 ) (freed []shard.Released, err error) {

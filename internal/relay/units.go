@@ -8,8 +8,16 @@ import (
 	"github.com/postrider/postrider/internal/retry"
 )
 
-// units keeps a breaker for each part of the broker that can fail alone. All lanes share it: what one of them finds
-// out, the others need not.
+const (
+	// maxUnits bounds the units that are remembered. One that is forgotten counts as one that was never used: that errs
+	// towards the environment.
+	maxUnits = 1024
+	// maxOutages bounds the outages that are remembered of a unit.
+	maxOutages = 64
+)
+
+// units keeps what is known of each part of the broker that can fail alone. All lanes share it: what one of them finds
+// out, the others need not. A restart forgets it, and nothing is shared between processes.
 type units struct {
 	mu sync.Mutex
 	by map[string]*unit
@@ -17,48 +25,166 @@ type units struct {
 
 type unit struct {
 	breaker retry.Breaker
-	// outage is why it failed last; nil while it works or nothing is known.
+	purse   retry.Purse
+	// outage is why it failed last; nil while it works or nothing is known. It began at since.
 	outage *broker.Confirmation
-	// worked says that a message got through since the start.
+	since  time.Time
+	// past are earlier outages, in order.
+	past []span
+	// worked says that a message got through since the start; saw are the last two successes with different keys, the
+	// newest first.
 	worked bool
+	saw    [2]success
+	used   time.Time
+}
+
+// span is a time, from its begin to its end.
+type span struct{ from, to time.Time }
+
+// success is a message that got through: the key, and when its batch was sent.
+type success struct {
+	key string
+	at  time.Time
 }
 
 func newUnits() *units { return &units{by: make(map[string]*unit)} }
 
-func (u *units) get(name string) *unit {
-	if u.by[name] == nil {
-		u.by[name] = &unit{}
+// get returns what is known of a unit. The one that was not used for the longest time makes room for a new one.
+func (u *units) get(name string, now time.Time) *unit {
+	one := u.by[name]
+	if one == nil {
+		if len(u.by) >= maxUnits {
+			u.forgetOne()
+		}
+		one = &unit{}
+		u.by[name] = one
 	}
-	return u.by[name]
+	if now.After(one.used) {
+		one.used = now
+	}
+	return one
+}
+
+func (u *units) forgetOne() {
+	oldest := ""
+	for name, one := range u.by {
+		if oldest == "" || one.used.Before(u.by[oldest].used) {
+			oldest = name
+		}
+	}
+	delete(u.by, oldest)
 }
 
 // wait returns how long messages of the unit must wait at now.
 func (u *units) wait(name string, now time.Time) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.get(name).breaker.Wait(now)
+	return u.get(name, now).breaker.Wait(now)
+}
+
+// try says whether the unit may be sent to at now, and whether one message is to try first if it works again. Nobody
+// else tries until that is known, or the time given is over.
+func (u *units) try(name string, now time.Time, within time.Duration) (ok, probe bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.get(name, now).breaker.Try(now, within)
 }
 
 // failed pauses the unit and says whether it worked until now.
 func (u *units) failed(name string, why broker.Confirmation, now time.Time, b retry.Backoff, random float64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	one := u.get(name)
+	one := u.get(name, now)
 	first := one.outage == nil
+	if first {
+		one.since = now
+	}
 	one.breaker.Failed(now, b, random)
 	one.outage = &why
 	return first
 }
 
-// succeeded ends the unit's pause and says whether it had failed.
-func (u *units) succeeded(name string) bool {
+// succeeded ends the unit's pause, remembers who got through when, and says whether the unit had failed. A message that
+// was sent before the pause began ends it too: it is the newest that is known.
+func (u *units) succeeded(name string, s success, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	one := u.get(name)
+	one := u.get(name, now)
+	if one.saw[0].key != s.key {
+		one.saw[1] = one.saw[0]
+	}
+	one.saw[0] = s
 	recovered := one.outage != nil
+	if recovered {
+		if len(one.past) == maxOutages { // the gap between the two oldest counts as part of them
+			one.past[1].from = one.past[0].from
+			one.past = one.past[1:]
+		}
+		one.past = append(one.past, span{one.since, now})
+	}
 	one.breaker.Succeeded()
 	one.outage, one.worked = nil, true
 	return recovered
+}
+
+// witness says whether a message of another key, sent after the given time, got through the unit.
+func (u *units) witness(name, key string, after time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	one := u.by[name]
+	if one == nil {
+		return false
+	}
+	for _, s := range one.saw {
+		if s.key != key && s.at.After(after) {
+			return true
+		}
+	}
+	return false
+}
+
+// working returns how much of the time from one moment to another the unit was not known to fail.
+func (u *units) working(name string, from, to time.Time) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	left := max(0, to.Sub(from))
+	one := u.by[name]
+	if one == nil {
+		return left
+	}
+	for _, s := range one.past {
+		left -= overlap(s, span{from, to})
+	}
+	if one.outage != nil {
+		left -= overlap(span{one.since, to}, span{from, to})
+	}
+	return max(0, left)
+}
+
+// overlap returns how long two spans have in common.
+func overlap(a, b span) time.Duration {
+	from, to := a.from, a.to
+	if b.from.After(from) {
+		from = b.from
+	}
+	if b.to.Before(to) {
+		to = b.to
+	}
+	return max(0, to.Sub(from))
+}
+
+// fresh notes that messages were sent to the unit for the first time.
+func (u *units) fresh(name string, s retry.Share, now time.Time, messages int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.get(name, now).purse.Fresh(s, now, messages)
+}
+
+// spare says whether a message may be sent to the unit again at now, and counts it.
+func (u *units) spare(name string, s retry.Share, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.get(name, now).purse.Take(s, now, 1) == 1
 }
 
 // tryAgain ends all pauses without forgetting why they began.
@@ -66,7 +192,7 @@ func (u *units) tryAgain() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, one := range u.by {
-		one.breaker.Succeeded()
+		one.breaker.Hurry()
 	}
 }
 
@@ -74,6 +200,9 @@ func (u *units) tryAgain() {
 func (u *units) state(name string) (outage *broker.Confirmation, worked bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	one := u.get(name)
+	one := u.by[name]
+	if one == nil {
+		return nil, false
+	}
 	return one.outage, one.worked
 }

@@ -1,6 +1,9 @@
 package relay
 
 import (
+	"slices"
+	"time"
+
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/shard"
@@ -16,6 +19,8 @@ type batch struct {
 	// send are the messages that go to the broker, at their index in rows; at is nil when it is all of them.
 	send []message.Message
 	at   []int
+	// began is when it was handed to the broker's client.
+	began time.Time
 }
 
 // screen prepares rows for the broker and answers for those that are never sent: expired ones, and ones that can be
@@ -104,10 +109,24 @@ func defect(r *shard.Row, source string) broker.Reason {
 type refusal struct {
 	row    shard.Row
 	reason broker.Reason
-	// attempt says that the broker refused the message itself; else nobody can tell yet what failed.
+	detail string
+	// attempt says that the failure is the message's own: the broker refused the message itself, or it failed again while
+	// others got through. Else nobody can tell yet what failed.
 	attempt bool
 	// unknown says that a publish got no answer again.
 	unknown bool
+	// failedAt is when the row failed the time before, on this process's clock; zero where it had not.
+	failedAt time.Time
+}
+
+// facts are what a lane knows when it judges the answers to a batch.
+type facts struct {
+	unordered bool
+	// unsure are messages whose last publish got no answer.
+	unsure map[message.ID]struct{}
+	// unit names what of the broker a row goes to, and broker all of it.
+	unit   func(*shard.Row) string
+	broker string
 }
 
 // verdict is what a batch's answers mean for each row a lane has in memory.
@@ -122,17 +141,20 @@ type verdict struct {
 	forget []shard.Row
 	// ahead is what remains of the rows that were read ahead.
 	ahead []shard.Row
-	// outage says why the unit failed; empty while it works.
-	outage broker.Confirmation
+	// outages says why units failed.
+	outages outages
 }
+
+// outages are the units that failed, with the first reason of each.
+type outages map[string]broker.Confirmation
 
 // judge decides what becomes of a batch and of the rows read ahead of it. Of each key the confirmed prefix is
 // settled. The first row that was not confirmed closes the key: refused, it and every later row of the key in
 // memory are held; without an answer, they are forgotten, read-ahead copies too, and read again in order.
 //
-// unsure are messages whose last publish got no answer: if that happens again while another key gets through, the
-// message may be the cause, and waits by itself.
-func judge(b *batch, ahead []shard.Row, unordered bool, unsure map[message.ID]struct{}) verdict {
+// A message that gets no answer for the second time while another key gets through its unit may be the cause, and
+// waits by itself.
+func judge(b *batch, ahead []shard.Row, f facts) verdict {
 	v := verdict{ahead: ahead}
 	if allConfirmed(b.got) {
 		v.done = b.rows
@@ -143,10 +165,10 @@ func judge(b *batch, ahead []shard.Row, unordered bool, unsure map[message.ID]st
 		return v
 	}
 	closed := make(map[string]bool) // by key; true: refused
-	confirmed := anyConfirmed(b.got)
+	confirmed := b.confirmed(f.unit)
 	for i := range b.rows {
 		r, c := &b.rows[i], b.got[i]
-		key := keyOf(r, unordered)
+		key := keyOf(r, f.unordered)
 		refused, isClosed := closed[key]
 		switch {
 		case isClosed && refused:
@@ -156,63 +178,137 @@ func judge(b *batch, ahead []shard.Row, unordered bool, unsure map[message.ID]st
 		case c.Outcome == broker.Confirmed:
 			v.done, v.places = append(v.done, *r), append(v.places, c.Position)
 		default:
-			_, again := unsure[r.ID]
-			if f, ok := refusalOf(r, c, again && confirmed); ok {
+			_, again := f.unsure[r.ID]
+			if one, ok := refusalOf(r, c, again && confirmed[f.unit(r)]); ok {
 				closed[key] = true
-				v.refused = append(v.refused, f)
+				v.refused = append(v.refused, one)
 				continue
 			}
 			closed[key] = false
 			v.forget = append(v.forget, *r)
-			v.outage = outageOf(v.outage, c, confirmed)
+			v.outages = v.outages.add(f, r, c, confirmed)
 		}
 	}
-	v.closeAhead(closed, unordered)
+	v.closeAhead(closed, f)
 	return v
 }
 
 // refusalOf says whether a row that was not confirmed has to wait. suspect is a message that got no answer again.
 func refusalOf(r *shard.Row, c broker.Confirmation, suspect bool) (refusal, bool) {
+	f := refusal{row: *r, reason: c.Reason, detail: c.Detail}
 	switch c.Outcome {
 	case broker.Rejected:
-		return refusal{row: *r, reason: c.Reason, attempt: true}, true
+		f.attempt = true
+		return f, true
 	case broker.Ambiguous:
-		return refusal{row: *r, reason: c.Reason}, true
+		return f, true
 	case broker.Unknown:
-		return refusal{row: *r, reason: c.Reason, unknown: true}, suspect
+		f.unknown = true
+		return f, suspect
 	default:
 		return refusal{}, false
 	}
 }
 
-// outageOf returns why the unit failed, where a row's answer says so: it is not there, or nothing at all got an
-// answer. The first reason stays.
-func outageOf(known, c broker.Confirmation, confirmed bool) broker.Confirmation {
-	if known.Reason != "" || c.Reason == broker.ReasonNotSent || (c.Outcome == broker.Unknown && confirmed) {
-		return known
+// add notes why a unit failed, where a row's answer says so: it is not there, or nothing at all got an answer. What
+// concerns the connection concerns every unit.
+func (o outages) add(f facts, r *shard.Row, c broker.Confirmation, confirmed map[string]bool) outages {
+	unit := f.unit(r)
+	if c.Reason == broker.ReasonNotSent || (c.Outcome == broker.Unknown && confirmed[unit]) {
+		return o
+	}
+	if c.Reason.WholeBroker() {
+		unit = f.broker
+	}
+	if _, known := o[unit]; known {
+		return o
 	}
 	if c.Reason == "" {
 		c.Reason = broker.ReasonNoAnswer
 	}
-	return c
+	if o == nil {
+		o = make(outages)
+	}
+	o[unit] = c
+	return o
 }
 
-// closeAhead applies closed keys to the rows read ahead. While the unit fails nothing is kept: when it is back, what
+// concern says whether one of the outages keeps a row from being sent.
+func (o outages) concern(r *shard.Row, f facts) bool {
+	if len(o) == 0 {
+		return false
+	}
+	_, all := o[f.broker]
+	_, one := o[f.unit(r)]
+	return all || one
+}
+
+// closeAhead applies closed keys to the rows read ahead. While a unit fails nothing of it is kept: when it is back, what
 // is read then is what is true then.
-func (v *verdict) closeAhead(closed map[string]bool, unordered bool) {
+func (v *verdict) closeAhead(closed map[string]bool, f facts) {
 	rows := v.ahead
 	v.ahead = nil
 	for i := range rows {
-		refused, isClosed := closed[keyOf(&rows[i], unordered)]
+		key := keyOf(&rows[i], f.unordered)
+		refused, isClosed := closed[key]
 		switch {
 		case isClosed && refused:
 			v.hold = append(v.hold, rows[i])
-		case isClosed, v.outage.Reason != "":
+		case isClosed:
+			v.forget = append(v.forget, rows[i])
+		case v.outages.concern(&rows[i], f):
+			closed[key] = false
 			v.forget = append(v.forget, rows[i])
 		default:
 			v.ahead = append(v.ahead, rows[i])
 		}
 	}
+}
+
+// confirmed returns the units of which a message of the batch was confirmed.
+func (b *batch) confirmed(unit func(*shard.Row) string) map[string]bool {
+	out := make(map[string]bool)
+	for i := range b.rows {
+		if b.took(i) {
+			out[unit(&b.rows[i])] = true
+		}
+	}
+	return out
+}
+
+// through is a message that got through a unit.
+type through struct{ unit, key string }
+
+// successes returns, in order, the last messages of each unit that were confirmed: two at most, of different keys.
+func (b *batch) successes(f facts) []through {
+	var out []through
+	last := make(map[string]string, 1) // by unit, a key
+	full := make(map[string]bool, 1)
+	for i := range slices.Backward(b.rows) {
+		r := &b.rows[i]
+		unit := f.unit(r)
+		if !b.took(i) || full[unit] {
+			continue
+		}
+		key := keyOf(r, f.unordered)
+		known, again := last[unit]
+		switch {
+		case !again:
+			last[unit] = key
+		case known == key:
+			continue
+		default:
+			full[unit] = true
+		}
+		out = append(out, through{unit, key})
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// took says whether the broker took row i.
+func (b *batch) took(i int) bool {
+	return b.got[i].Outcome == broker.Confirmed && b.got[i].Position != placeExpired
 }
 
 func allConfirmed(got []broker.Confirmation) bool {
@@ -222,13 +318,4 @@ func allConfirmed(got []broker.Confirmation) bool {
 		}
 	}
 	return true
-}
-
-func anyConfirmed(got []broker.Confirmation) bool {
-	for i := range got {
-		if got[i].Outcome == broker.Confirmed && got[i].Position != placeExpired {
-			return true
-		}
-	}
-	return false
 }

@@ -1,6 +1,9 @@
 package relay
 
 import (
+	"slices"
+	"time"
+
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/shard"
@@ -12,15 +15,41 @@ type dueWork struct {
 	// through before.
 	gateOf   map[message.ID]string
 	draining map[string]bool
-	// rows are to be sent; sending says that they are on their way.
-	rows    []shard.Row
-	sending bool
+	// rows are to be sent; sending says that they are on their way. They were loaded at loadedAt.
+	rows     []shard.Row
+	loadedAt time.Time
+	sending  bool
 	// writes counts the changes that are not done yet.
 	writes int
 }
 
 // finished says that nothing about the keys is left to do.
 func (d *dueWork) finished() bool { return len(d.rows) == 0 && !d.sending && d.writes == 0 }
+
+// drop leaves rows of gates unsent that are not to be sent after all.
+func (d *dueWork) drop(gates ...[]string) {
+	closed := slices.Concat(gates...)
+	d.rows = slices.DeleteFunc(d.rows, func(r shard.Row) bool { return slices.Contains(closed, d.gateOf[r.ID]) })
+}
+
+// gates returns the gates of rows, each once.
+func (d *dueWork) gates(rows []shard.Row) []string {
+	var out []string
+	for i := range rows {
+		if gate := d.gateOf[rows[i].ID]; !slices.Contains(out, gate) {
+			out = append(out, gate)
+		}
+	}
+	return out
+}
+
+// failedAt is when a row failed last, on this process's clock; zero for one that never has.
+func (d *dueWork) failedAt(r *shard.Row) time.Time {
+	if !r.Failed {
+		return time.Time{}
+	}
+	return d.loadedAt.Add(-r.SinceFailed)
+}
 
 // duePlan says what to do with keys that are due.
 type duePlan struct {
@@ -68,16 +97,27 @@ type dueVerdict struct {
 	gates []string
 	// postpone are keys whose message got no answer that says anything about it.
 	postpone []string
-	outage   broker.Confirmation
+	outages  outages
+}
+
+// witnesses are what a lane knows of units when it judges held rows.
+type witnesses interface {
+	// works says that nothing is known of a failure of the row's unit.
+	works(r *shard.Row) bool
+	// otherGotThrough says that a message of another key, sent after the given time, got through the row's unit.
+	otherGotThrough(r *shard.Row, after time.Time) bool
 }
 
 // judgeDue decides what becomes of held rows that were sent. Of each key the confirmed prefix is settled; the first
-// failure closes the key until it is due again. works says that the unit works as far as anybody knows: then a
-// message that gets no answer time and again is what fails.
-func judgeDue(b *batch, work *dueWork, unsure map[message.ID]struct{}, works bool) dueVerdict {
+// failure closes the key until it is due again.
+//
+// The witness rule: a failure that tells nothing about whose fault it is counts against the message only if the message
+// has failed before and another key has got through the same unit since. A message that gets no answer again from a unit
+// that works, as far as anybody knows, is such a failure.
+func judgeDue(b *batch, work *dueWork, f facts, w witnesses) dueVerdict {
 	var v dueVerdict
 	closed := make(map[string]bool)
-	confirmed := anyConfirmed(b.got)
+	confirmed := b.confirmed(f.unit)
 	for i := range b.rows {
 		r, c := &b.rows[i], b.got[i]
 		gate := work.gateOf[r.ID]
@@ -92,14 +132,16 @@ func judgeDue(b *batch, work *dueWork, unsure map[message.ID]struct{}, works boo
 			continue
 		}
 		closed[gate] = true
-		_, again := unsure[r.ID]
-		suspect := (again || r.Unknowns > 0) && (confirmed || works)
-		if f, ok := refusalOf(r, c, suspect); ok {
-			v.refused, v.gates = append(v.refused, f), append(v.gates, gate)
+		_, again := f.unsure[r.ID]
+		suspect := (again || r.Unknowns > 0) && (confirmed[f.unit(r)] || w.works(r))
+		if one, ok := refusalOf(r, c, suspect); ok {
+			one.failedAt = work.failedAt(r)
+			one.attempt = one.attempt || (r.Failed && w.otherGotThrough(r, one.failedAt))
+			v.refused, v.gates = append(v.refused, one), append(v.gates, gate)
 			continue
 		}
 		v.postpone = append(v.postpone, gate)
-		v.outage = outageOf(v.outage, c, confirmed)
+		v.outages = v.outages.add(f, r, c, confirmed)
 	}
 	return v
 }

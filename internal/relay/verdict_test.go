@@ -1,7 +1,10 @@
 package relay
 
 import (
+	"maps"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,6 +23,26 @@ var (
 	notSent = broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonNotSent}
 )
 
+// unitName is the unit of every row of these tests, unless the key says another.
+const unitName = "test"
+
+// oneUnit are the facts of a broker that is one unit.
+func oneUnit(unordered bool, unsure map[message.ID]struct{}) facts {
+	return facts{
+		unordered: unordered, unsure: unsure, broker: unitName, unit: func(*shard.Row) string { return unitName },
+	}
+}
+
+// seen are witnesses.
+type seen struct {
+	working bool
+	at      time.Time
+}
+
+func (s seen) works(*shard.Row) bool { return s.working }
+
+func (s seen) otherGotThrough(_ *shard.Row, after time.Time) bool { return s.at.After(after) }
+
 // outcome is a verdict by positions.
 type outcome struct {
 	Done, Refused, Hold, Forget, Ahead []message.Position
@@ -28,7 +51,13 @@ type outcome struct {
 }
 
 func outcomeOf(v verdict) outcome {
-	o := outcome{Done: at(v.done), Hold: at(v.hold), Forget: at(v.forget), Ahead: at(v.ahead), Outage: v.outage.Reason}
+	o := outcome{
+		Done:   at(v.done),
+		Hold:   at(v.hold),
+		Forget: at(v.forget),
+		Ahead:  at(v.ahead),
+		Outage: v.outages[unitName].Reason,
+	}
 	for _, f := range v.refused {
 		o.Refused = append(o.Refused, f.row.Position)
 		if f.attempt {
@@ -120,8 +149,39 @@ func TestJudge(t *testing.T) {
 				unsure[r.ID] = struct{}{}
 			}
 			b := &batch{rows: tc.rows, got: tc.got}
-			if diff := cmp.Diff(tc.want, outcomeOf(judge(b, tc.ahead, tc.unordered, unsure))); diff != "" {
+			f := oneUnit(tc.unordered, unsure)
+			if diff := cmp.Diff(tc.want, outcomeOf(judge(b, tc.ahead, f))); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAUnitThatFailsTakesNoOtherWithIt(t *testing.T) {
+	t.Parallel()
+	f := facts{broker: "all", unit: func(r *shard.Row) string { return r.OrderingKey[:1] }}
+	a1, b2, a3, b4 := row("a1", 1), row("b1", 2), row("a2", 3), row("b1", 4)
+	unitDown := broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonStreamFull}
+
+	cases := map[string]struct {
+		got    []broker.Confirmation
+		failed []string
+		ahead  []message.Position
+	}{
+		"one unit is full":               {[]broker.Confirmation{unitDown, took}, []string{"a"}, []message.Position{4}},
+		"one unit does not answer":       {[]broker.Confirmation{silent, took}, []string{"a"}, []message.Position{4}},
+		"the broker cannot be reached":   {[]broker.Confirmation{down, took}, []string{"all"}, nil},
+		"neither of two units is usable": {[]broker.Confirmation{silent, unitDown}, []string{"a", "b"}, nil},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := judge(&batch{rows: rows(a1, b2), got: tc.got}, rows(a3, b4), f)
+			if diff := cmp.Diff(tc.failed, slices.Sorted(maps.Keys(v.outages))); diff != "" {
+				t.Errorf("failed units (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.ahead, at(v.ahead)); diff != "" {
+				t.Errorf("kept (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -290,9 +350,15 @@ func TestJudgeDue(t *testing.T) {
 	type result struct {
 		Done                       []message.Position
 		Release, Refused, Postpone []string
+		Attempts                   int
 		Outage                     broker.Reason
 	}
+	loaded := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r1, d2, d3 := row("retry", 1), row("drain", 2), row("drain", 3)
+	failed := row("retry", 5)
+	failed.Failed, failed.SinceFailed = true, 10*time.Second
+	silentBefore := failed
+	silentBefore.Unknowns = 1
 	asked := row("retry", 4)
 	asked.Unknowns = 1
 
@@ -300,6 +366,8 @@ func TestJudgeDue(t *testing.T) {
 		rows  []shard.Row
 		got   []broker.Confirmation
 		works bool
+		// other is when another key got through last, before the rows were loaded.
+		other time.Duration
 		want  result
 	}{
 		"a confirmed head opens its gate": {
@@ -313,7 +381,28 @@ func TestJudgeDue(t *testing.T) {
 			rows: rows(d2, d3), got: []broker.Confirmation{took, took}, want: result{Done: []message.Position{2, 3}},
 		},
 		"a refusal closes the key until it is due again": {
-			rows: rows(d2, d3), got: []broker.Confirmation{refused, took}, want: result{Refused: []string{"drain"}},
+			rows: rows(d2, d3), got: []broker.Confirmation{refused, took},
+			want: result{Refused: []string{"drain"}, Attempts: 1},
+		},
+		"the first failure that tells nothing counts nothing, whoever got through": {
+			rows: rows(r1), got: []broker.Confirmation{unclear}, works: true, other: time.Second,
+			want: result{Refused: []string{"retry"}},
+		},
+		"a further one counts when another key got through since": {
+			rows: rows(failed), got: []broker.Confirmation{unclear}, works: true, other: 9 * time.Second,
+			want: result{Refused: []string{"retry"}, Attempts: 1},
+		},
+		"a further one counts nothing when the others got through before": {
+			rows: rows(failed), got: []broker.Confirmation{unclear}, works: true, other: 11 * time.Second,
+			want: result{Refused: []string{"retry"}},
+		},
+		"no answer time and again counts when another key got through since": {
+			rows: rows(silentBefore), got: []broker.Confirmation{silent}, works: true, other: time.Second,
+			want: result{Refused: []string{"retry"}, Attempts: 1},
+		},
+		"no answer time and again counts nothing without a witness": {
+			rows: rows(silentBefore), got: []broker.Confirmation{silent}, works: true, other: time.Minute,
+			want: result{Refused: []string{"retry"}},
 		},
 		"no answer lets the key wait and counts nothing": {
 			rows: rows(r1, d2), got: []broker.Confirmation{silent, took},
@@ -343,13 +432,23 @@ func TestJudgeDue(t *testing.T) {
 			for _, r := range tc.rows {
 				work.gateOf[r.ID] = r.OrderingKey
 			}
-			v := judgeDue(&batch{rows: tc.rows, got: tc.got}, work, nil, tc.works)
+			work.loadedAt = loaded
+			if tc.other == 0 {
+				tc.other = time.Hour
+			}
+			w := seen{working: tc.works, at: loaded.Add(-tc.other)}
+			v := judgeDue(&batch{rows: tc.rows, got: tc.got}, work, oneUnit(false, nil), w)
 			got := result{
 				Done:     at(v.done),
 				Release:  v.release,
 				Refused:  v.gates,
 				Postpone: v.postpone,
-				Outage:   v.outage.Reason,
+				Outage:   v.outages[unitName].Reason,
+			}
+			for _, f := range v.refused {
+				if f.attempt {
+					got.Attempts++
+				}
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)

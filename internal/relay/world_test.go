@@ -65,6 +65,11 @@ func (w *world) config() relay.Config {
 			MaxMessages: 100, MaxBytes: 1 << 20, PollInterval: 10 * time.Millisecond, PublishTimeout: 5 * time.Second,
 		},
 		Backoff: retry.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
+		Budget: retry.Budget{
+			MaxAttempts: 1000,
+			MaxElapsed:  time.Hour,
+		},
+		Share: retry.Share{Percent: 20, MinPerSecond: 1000},
 	}
 }
 
@@ -89,6 +94,7 @@ type options struct {
 	log       *slog.Logger
 	pool      *pgxpool.Pool
 	watchdog  relay.Watchdog
+	skip      bool // ordering.onDeadLetter: SkipMessage
 }
 
 // process makes a relay process without starting it.

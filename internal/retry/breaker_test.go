@@ -42,3 +42,35 @@ func TestBreaker(t *testing.T) {
 		t.Error("a success left the breaker open")
 	}
 }
+
+func TestAfterAPauseOneCallerTriesAndTheOthersWait(t *testing.T) {
+	t.Parallel()
+
+	backoff := retry.Backoff{Initial: 100 * time.Millisecond, Max: time.Second}
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	within := 10 * time.Second
+	var b retry.Breaker
+	try := func(what string, now time.Time, wantOK, wantProbe bool) {
+		t.Helper()
+		if ok, probe := b.Try(now, within); ok != wantOK || probe != wantProbe {
+			t.Errorf("%s: Try() = %v, %v, want %v, %v", what, ok, probe, wantOK, wantProbe)
+		}
+	}
+
+	try("closed", start, true, false)
+	end := b.Failed(start, backoff, 0.5)
+	try("in the pause", start, false, false)
+	try("after the pause, the first", end, true, true)
+	try("after the pause, the second", end, false, false)
+	if got := b.Wait(end); got != within {
+		t.Errorf("Wait() beside a probe = %v, want %v", got, within)
+	}
+	try("a probe of which nothing was heard is forgotten", end.Add(within), true, true)
+	again := b.Failed(end.Add(within), backoff, 0.5)
+	try("a probe that failed begins the next pause", again.Add(-1), false, false)
+	b.Hurry()
+	try("who hurries still tries with one", again.Add(-1), true, true)
+	b.Succeeded()
+	try("closed again", again, true, false)
+	try("closed again, for everyone", again, true, false)
+}

@@ -34,6 +34,11 @@ type Row struct {
 	Expired bool
 	// Defect is why the row can never become a message, such as "InvalidHeader"; empty for a sound row.
 	Defect string
+	// Failed says that the message has failed before, SinceFailed how long ago by the database's clock, and FailingFor
+	// for how long it has been failing as far as that counts against its budget. They are read with held rows only.
+	Failed      bool
+	SinceFailed time.Duration
+	FailingFor  time.Duration
 }
 
 // Claim is what one snapshot of the database showed of a window, in position order.
@@ -71,10 +76,17 @@ type Refusal struct {
 	// transaction whose commit got no answer may be repeated.
 	Attempts int
 	Unknowns int
-	// Code is the reason, from a closed set.
-	Code string
+	// Counted says that the failure is the message's own; else nothing tells yet whose it is. FailingFor is the row's
+	// new failing time, a value too.
+	Counted    bool
+	FailingFor time.Duration
+	// Code is the reason, from a closed set; Detail says more in fixed text of ours.
+	Code   string
+	Detail string
 	// Wait is how long the key waits.
 	Wait time.Duration
+	// Spent says that the message's budget is spent: it becomes a dead letter, and Wait means nothing.
+	Spent bool
 }
 
 // Delay puts off a key that is due.
@@ -116,6 +128,8 @@ type Backlog struct {
 	Blocked    int64
 	// BlockedKeys counts the keys behind an open dead letter.
 	BlockedKeys int64
+	// Ambiguous counts the messages that have failed for long while nothing told whose fault it is.
+	Ambiguous int64
 	// AtLeast says that counting stopped at its bound.
 	AtLeast bool
 	// OldestAt is when the oldest row that is not blocked was written, OldestBlockedAt the oldest blocked one;

@@ -121,6 +121,10 @@ func (s *shop) relayConfig() config.Relay {
 		Version:   config.Version,
 		Resource:  config.Resource{Namespace: "shop", Name: "orders", UID: "uid-orders", Generation: 1},
 		RunPolicy: config.RunPolicyRun, Source: s.orders.cfg, NATS: &nats, Ordering: config.OrderingPerKey,
+		OnDeadLetter: config.BlockKey,
+		Budget: config.Budget{
+			MaxAttempts: 10, MaxElapsed: config.Duration(time.Hour), RetryPercent: 20, MinRetriesPerSecond: 10,
+		},
 		Outbox: config.Outbox{Table: "message_outbox", Shards: 4, PublishedRetention: config.Duration(time.Hour)},
 		Lease:  config.Duration(7 * time.Second),
 		Batch: config.Batch{

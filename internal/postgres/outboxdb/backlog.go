@@ -19,12 +19,16 @@ const countBound = 100_001
 // before commit and by several writers, so the lowest need not be the oldest, but it is close.
 const oldestLook = 100
 
+// ambiguousAfter is how long nothing may tell whose fault a message's failures are before people should look.
+const ambiguousAfter = 5 * time.Minute
+
 // statementTimeoutSQL makes the server stop a count when its reader has given up: closing the connection does not.
 const statementTimeoutSQL = `SELECT set_config('statement_timeout', $1, true)`
 
 // backlogSQL counts what is not settled of each shard, ready and held rows apart, both up to $2.
 const backlogSQL = `
-SELECT statement_timestamp(), ready.n, oldest.at, held.retrying, held.blocked, held.at, held.blocked_at, keys.n
+SELECT statement_timestamp(), ready.n, oldest.at, held.retrying, held.blocked, held.at, held.blocked_at, keys.n,
+  ambiguous.n
 FROM unnest($1::smallint[]) s(shard)
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
   SELECT 1 FROM {outbox} o WHERE o.shard = s.shard AND NOT o.held LIMIT $2) x) ready
@@ -37,7 +41,10 @@ CROSS JOIN LATERAL (SELECT
   FROM (SELECT g.state, r.created_at FROM {outbox_gate} g CROSS JOIN LATERAL ` + heldSQL + ` r
     WHERE g.shard = s.shard LIMIT $2) x) held
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
-  SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.state = 'Blocked' LIMIT $2) x) keys`
+  SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.state = 'Blocked' LIMIT $2) x) keys
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
+  SELECT 1 FROM {outbox} o WHERE o.shard = s.shard AND o.ambiguous_since < statement_timestamp() - $4::interval
+  LIMIT $2) x) ambiguous`
 
 // failuresSQL counts the open dead letters of a relay, up to $2. They have no shard: every worker sees all of them.
 const failuresSQL = `
@@ -51,14 +58,15 @@ func (s *Store) Backlog(ctx context.Context, shards []int16) (shard.Backlog, err
 	timeout := strconv.FormatInt(s.cfg.QueryTimeout.Milliseconds(), 10)
 	err := s.pipelined(ctx, func(b *pgx.Batch) {
 		b.Queue(statementTimeoutSQL, timeout)
-		b.Queue(s.sql.backlog, shards, countBound, oldestLook).Query(func(rows pgx.Rows) error {
-			for rows.Next() {
-				if err := addBacklog(rows, &out); err != nil {
-					return err
+		b.Queue(s.sql.backlog, shards, countBound, oldestLook, interval(ambiguousAfter)).
+			Query(func(rows pgx.Rows) error {
+				for rows.Next() {
+					if err := addBacklog(rows, &out); err != nil {
+						return err
+					}
 				}
-			}
-			return rows.Err()
-		})
+				return rows.Err()
+			})
 		b.Queue(s.sql.failures, s.cfg.Relay, countBound).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&out.DeadLetters, &out.OldestDeadLetterAt)
 		})
@@ -71,9 +79,10 @@ func (s *Store) Backlog(ctx context.Context, shards []int16) (shard.Backlog, err
 
 // addBacklog adds one shard's counts.
 func addBacklog(rows pgx.Rows, sum *shard.Backlog) error {
-	var ready, retrying, blocked, keys int64
+	var ready, retrying, blocked, keys, ambiguous int64
 	var oldest, retryingAt, blockedAt *time.Time
-	err := rows.Scan(&sum.ObservedAt, &ready, &oldest, &retrying, &blocked, &retryingAt, &blockedAt, &keys)
+	err := rows.Scan(&sum.ObservedAt, &ready, &oldest, &retrying, &blocked, &retryingAt, &blockedAt, &keys,
+		&ambiguous)
 	if err != nil {
 		return err
 	}
@@ -81,6 +90,7 @@ func addBacklog(rows pgx.Rows, sum *shard.Backlog) error {
 	sum.Retrying += retrying
 	sum.Blocked += blocked
 	sum.BlockedKeys += keys
+	sum.Ambiguous += ambiguous
 	sum.AtLeast = sum.AtLeast || ready >= countBound || retrying+blocked >= countBound || keys >= countBound
 	sum.OldestAt = earlier(sum.OldestAt, earlier(oldest, retryingAt))
 	sum.OldestBlockedAt = earlier(sum.OldestBlockedAt, blockedAt)

@@ -221,10 +221,10 @@ func (s *Store) Fetch(
 	return rows, bytes >= maxBytes, nil
 }
 
-// loadSQL reads held rows by their ids.
+// loadSQL reads held rows by their ids. How long ago a message failed is told by the database's clock, as a duration.
 const loadSQL = `
-SELECT x.position, x.event_id, x.event_type, x.schema_version, x.source, x.ordering_key,
-  x.aggregate_version, x.destination, x.content_type,
+SELECT clock_timestamp() - x.last_failed_at, x.failing_for, x.position, x.event_id, x.event_type, x.schema_version,
+  x.source, x.ordering_key, x.aggregate_version, x.destination, x.content_type,
   CASE WHEN octet_length(x.payload) <= $3 THEN x.payload END, octet_length(x.payload), x.headers, x.traceparent,
   x.occurred_at, x.attempts, x.unknowns,
   (x.aggregate_version IS NULL AND x.expires_at <= statement_timestamp()) IS TRUE, true
@@ -233,11 +233,26 @@ ORDER BY x.position`
 
 // Load returns the held rows of the lease's shard with these ids, as far as they are still there.
 func (s *Store) Load(ctx context.Context, l lease.Lease, ids []message.ID, maxBytes int64) ([]shard.Row, error) {
-	rows, err := s.rows(ctx, s.sql.load, l.Shard, uuids(ids), maxBytes)
+	var out []shard.Row
+	read := func(rows pgx.Rows) error {
+		var since, failing pgInterval
+		scan := newRowScan(2)
+		scan.into[0], scan.into[1] = &since, &failing
+		for rows.Next() {
+			row, err := scan.row(rows)
+			if err != nil {
+				return err
+			}
+			row.Failed, row.SinceFailed, row.FailingFor = since.Valid, duration(since), duration(failing)
+			out = append(out, row)
+		}
+		return rows.Err()
+	}
+	err := s.pipelined(ctx, func(b *pgx.Batch) { b.Queue(s.sql.load, l.Shard, uuids(ids), maxBytes).Query(read) })
 	if err != nil {
 		return nil, fmt.Errorf("load %d held rows: %w", len(ids), err)
 	}
-	return rows, nil
+	return out, nil
 }
 
 func (s *Store) rows(ctx context.Context, query string, args ...any) ([]shard.Row, error) {

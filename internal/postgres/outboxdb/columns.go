@@ -108,7 +108,7 @@ func columnsFetch(t *mapped.Table) string {
 // columnsLoad reads rows of waiting keys by their ids.
 func columnsLoad(t *mapped.Table) string {
 	return `
-SELECT ` + t.Row("$3::bigint", "true") + `
+SELECT clock_timestamp() - f.last_failed_at, coalesce(f.failing_for, '0'), ` + t.Row("$3::bigint", "true") + `
 FROM {outbox} o LEFT JOIN {outbox_failing} f ON f.event_id = {id}
 WHERE $1::smallint >= 0 AND {id} = ANY($2::uuid[]) AND {unsettled}
 ORDER BY position`
@@ -167,16 +167,21 @@ func columnsRefuse(t *mapped.Table) string {
 	}
 	return `
 WITH u AS (
-  SELECT * FROM unnest($2::uuid[], $3::smallint[], $4::smallint[], $5::text[]) u(id, attempts, unknowns, code)
+  SELECT * FROM unnest($2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::interval[], $7::boolean[])
+    u(id, attempts, unknowns, code, failing_for, counted)
 ), noted AS (
   INSERT INTO {outbox_failing} AS f
-    (event_id, ordering_key, attempts, unknowns, first_failed_at, last_failed_at, last_error_code)
-  SELECT u.id, {scope}, u.attempts, u.unknowns, clock_timestamp(), clock_timestamp(), u.code
+    (event_id, ordering_key, attempts, unknowns, first_failed_at, last_failed_at, last_error_code, failing_for,
+     ambiguous_since)
+  SELECT u.id, {scope}, u.attempts, u.unknowns, clock_timestamp(), clock_timestamp(), u.code, u.failing_for,
+    CASE WHEN NOT u.counted THEN clock_timestamp() END
   FROM u JOIN {outbox} o ON {id} = u.id AND {unsettled} WHERE $1::smallint >= 0
   ON CONFLICT (event_id) DO UPDATE SET
     ordering_key = excluded.ordering_key, attempts = greatest(f.attempts, excluded.attempts),
     unknowns = greatest(f.unknowns, excluded.unknowns), last_failed_at = excluded.last_failed_at,
-    last_error_code = excluded.last_error_code
+    last_error_code = excluded.last_error_code, failing_for = greatest(f.failing_for, excluded.failing_for),
+    ambiguous_since = CASE WHEN excluded.ambiguous_since IS NOT NULL
+      THEN coalesce(f.ambiguous_since, excluded.ambiguous_since) END
 )
 ` + show
 }
@@ -230,7 +235,8 @@ func columnsRelease(t *mapped.Table) string {
 WITH k AS MATERIALIZED (
   SELECT g.ordering_key, (SELECT r.position FROM ` + columnsHead(t) + ` r WHERE $3::int > 0) AS first, EXISTS (
     SELECT 1 FROM {message_failure} f
-    WHERE f.origin = 'Relay' AND f.origin_name = $4 AND f.ordering_key = g.ordering_key AND f.state = 'Open') AS open
+    WHERE f.origin = 'Relay' AND f.origin_name = $4 AND f.ordering_key = g.ordering_key
+      AND f.state = 'Open' AND f.blocks_key) AS open
   FROM {outbox_gate} g WHERE g.shard = $1 AND g.ordering_key = ANY($2::text[])
 ), gone AS (
   DELETE FROM {outbox_gate} g USING k WHERE NOT k.open AND g.shard = $1 AND g.ordering_key = k.ordering_key
@@ -256,7 +262,7 @@ func columnsBacklog(t *mapped.Table) string {
 	}
 	return `
 SELECT statement_timestamp(), greatest(ready.n + ` + marked + ` - held.retrying - held.blocked, 0), ready.at,
-  held.retrying, held.blocked, held.at, held.blocked_at, keys.n
+  held.retrying, held.blocked, held.at, held.blocked_at, keys.n, ambiguous.n
 FROM unnest($1::smallint[]) s(shard)
 CROSS JOIN LATERAL (SELECT count(*) AS n, min(x.at) AS at FROM (
   SELECT {created} AS at FROM {outbox} o WHERE {ready} AND ` + arc + ` LIMIT greatest($2, $3)) x) ready
@@ -267,7 +273,11 @@ CROSS JOIN LATERAL (SELECT
   FROM (SELECT g.state, r.at FROM {outbox_gate} g CROSS JOIN LATERAL ` + behind + ` r
     WHERE g.shard = s.shard LIMIT $2) x) held
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
-  SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.state = 'Blocked' LIMIT $2) x) keys`
+  SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.state = 'Blocked' LIMIT $2) x) keys
+CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
+  SELECT 1 FROM {outbox_gate} g JOIN {outbox_failing} w ON w.ordering_key = g.ordering_key
+    AND w.ambiguous_since < statement_timestamp() - $4::interval
+  WHERE g.shard = s.shard LIMIT $2) x) ambiguous`
 }
 
 // onColumns puts the statements of this layout in the place of the Queue's.
@@ -284,6 +294,7 @@ func (st *statements) onColumns(cfg Config) {
 	st.settle = t.SQL(columnsSettle(&t))
 	st.archived = t.SQL(columnsSettled(&t))
 	st.holdGated, st.holdRows = t.SQL(columnsHoldGated), ""
+	st.bury = "" // nothing is given up of such a table: its rows wait with growing pauses
 	st.refuse = t.SQL(columnsRefuse(&t))
 	st.due = t.SQL(columnsDue(&t))
 	st.release = t.SQL(columnsRelease(&t))

@@ -11,6 +11,7 @@ const (
 	conditionDatabase = "DatabaseReachable"
 	conditionSchema   = "SchemaReady"
 	conditionInUse    = "TableInUse"
+	conditionUnburied = "DeadLetterUnavailable"
 )
 
 // Explain says which condition an error belongs to, its reason, and what to do about it, in words that are safe
@@ -20,6 +21,10 @@ func (s *Store) Explain(err error) (condition, reason, message string) {
 		return conditionInUse, "OwnedByOther", inUse.Error()
 	}
 	_, why, _ := postgres.Classify(err)
+	if _, ok := errors.AsType[*UnburiedError](err); ok && unburied(err) {
+		return conditionUnburied, string(why), "a dead letter cannot be written, so its shard stands still: " +
+			postgres.SafeError(err)
+	}
 	switch why {
 	case postgres.ReasonSchemaMissing, postgres.ReasonSchemaInvalid, postgres.ReasonPermissionDenied:
 		condition = conditionSchema

@@ -59,8 +59,10 @@ const refuseSQL = `
 UPDATE {outbox} o SET held = true,
   attempts = greatest(o.attempts, u.attempts), unknowns = greatest(o.unknowns, u.unknowns),
   first_failed_at = coalesce(o.first_failed_at, clock_timestamp()), last_failed_at = clock_timestamp(),
-  last_error_code = u.code
-FROM unnest($2::uuid[], $3::smallint[], $4::smallint[], $5::text[]) u(id, attempts, unknowns, code)
+  last_error_code = u.code, failing_for = greatest(o.failing_for, u.failing_for),
+  ambiguous_since = CASE WHEN NOT u.counted THEN coalesce(o.ambiguous_since, clock_timestamp()) END
+FROM unnest($2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::interval[], $7::boolean[])
+  u(id, attempts, unknowns, code, failing_for, counted)
 WHERE o.shard = $1 AND o.event_id = u.id`
 
 // gateSQL makes keys wait in Retry. A key behind an open dead letter stays Blocked.
@@ -72,27 +74,28 @@ ON CONFLICT (shard, ordering_key) DO UPDATE SET
   state = CASE g.state WHEN 'Blocked' THEN g.state ELSE excluded.state END,
   due = CASE g.state WHEN 'Blocked' THEN NULL ELSE excluded.due END`
 
-// Refuse holds each refused row together with the later rows of its key, and makes the key wait. Hold must name
-// every row of these keys that the caller has in memory and the broker has not confirmed: a later message must
-// not pass the refused one.
+// Refuse holds each refused row together with the later rows of its key, and makes the key wait; one whose budget is
+// spent becomes a dead letter instead. Hold must name every row of these keys that the caller has in memory and the
+// broker has not confirmed: a later message must not pass the refused one.
 func (s *Store) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refusal, hold []message.ID) error {
-	ids := make([][16]byte, len(refused))
-	attempts, unknowns := make([]int16, len(refused)), make([]int16, len(refused))
-	codes := make([]string, len(refused))
-	delays := make([]shard.Delay, len(refused))
-	for i, r := range refused {
-		ids[i], attempts[i], unknowns[i], codes[i] = r.ID, small(r.Attempts), small(r.Unknowns), r.Code
-		delays[i] = shard.Delay{Gate: r.Gate, Wait: r.Wait}
+	var waiting, spent []shard.Refusal
+	for i := range refused {
+		if refused[i].Spent && s.sql.bury != "" {
+			spent = append(spent, refused[i])
+		} else {
+			waiting = append(waiting, refused[i])
+		}
 	}
-	keys, waits := columns(delays)
 	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		if s.sql.holdRows != "" {
 			b.Queue(s.sql.holdRows, l.Shard, uuids(hold))
 		}
-		b.Queue(s.sql.refuse, l.Shard, ids, attempts, unknowns, codes)
-		b.Queue(s.sql.gate, l.Shard, keys, waits)
-		return tx.SendBatch(ctx, b).Close()
+		s.queueWaiting(b, l.Shard, waiting)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		return s.bury(ctx, tx, l, spent)
 	})
 	if err != nil {
 		return fmt.Errorf("hold %d refused messages: %w", len(refused), err)
@@ -100,7 +103,45 @@ func (s *Store) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refus
 	return nil
 }
 
-// maxSmall is the largest smallint. Without a budget a message may be refused for years.
+// queueWaiting writes what is known of rows that are tried again.
+func (s *Store) queueWaiting(b *pgx.Batch, on int16, refused []shard.Refusal) {
+	n := len(refused)
+	if n == 0 {
+		return
+	}
+	ids, attempts, unknowns := make([][16]byte, n), make([]int16, n), make([]int16, n)
+	codes, failing, counted := make([]string, n), make([]pgInterval, n), make([]bool, n)
+	delays := make([]shard.Delay, n)
+	for i := range refused {
+		r := &refused[i]
+		ids[i], attempts[i], unknowns[i], codes[i] = r.ID, small(r.Attempts), small(r.Unknowns), r.Code
+		failing[i], counted[i] = interval(r.FailingFor), r.Counted
+		delays[i] = shard.Delay{Gate: r.Gate, Wait: r.Wait}
+	}
+	keys, waits := columns(delays)
+	b.Queue(s.sql.refuse, on, ids, attempts, unknowns, codes, failing, counted)
+	b.Queue(s.sql.gate, on, keys, waits)
+}
+
+// PutAside holds rows whose unit of the broker takes none and makes their keys wait, without counting anything. Hold must
+// name every row of the keys that the caller has in memory and the broker has not confirmed.
+func (s *Store) PutAside(ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID) error {
+	keys, waits := columns(delays)
+	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+		b := &pgx.Batch{}
+		if s.sql.holdRows != "" {
+			b.Queue(s.sql.holdRows, l.Shard, uuids(hold))
+		}
+		b.Queue(s.sql.gate, l.Shard, keys, waits)
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if err != nil {
+		return fmt.Errorf("put %d messages aside: %w", len(hold), err)
+	}
+	return nil
+}
+
+// maxSmall is the largest smallint. A message that got no answer may be asked about for years.
 const maxSmall = 1<<15 - 1
 
 func small(n int) int16 { return int16(min(max(n, 0), maxSmall)) }
@@ -169,7 +210,8 @@ const releaseSQL = `
 WITH k AS MATERIALIZED (
   SELECT g.ordering_key, h.n, h.ids, h.first, EXISTS (
     SELECT 1 FROM {message_failure} f
-    WHERE f.origin = 'Relay' AND f.origin_name = $4 AND f.ordering_key = g.ordering_key AND f.state = 'Open') AS open
+    WHERE f.origin = 'Relay' AND f.origin_name = $4 AND f.ordering_key = g.ordering_key
+      AND f.state = 'Open' AND f.blocks_key) AS open
   FROM {outbox_gate} g
   CROSS JOIN LATERAL (
     SELECT count(*) AS n, array_agg(x.event_id) AS ids, min(x.position) AS first

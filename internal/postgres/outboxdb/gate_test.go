@@ -334,8 +334,9 @@ func TestRelease(t *testing.T) {
 			o.Exec(`INSERT INTO message_outbox_gate VALUES (0, 'k1', 'Retry', clock_timestamp())`)
 			if tc.failure != "" {
 				o.Exec(`INSERT INTO message_failure (origin, origin_name, source, event_id, event_type, ordering_key,
-					destination, source_position, payload_digest, reason, attempts, first_failed_at, last_failed_at, state)
-					VALUES ('Relay', 'shop/orders', 'shop', 'e', 't', 'k1', '', '', '', 'r', 1, now(), now(), $1)`, tc.failure)
+					destination, source_position, payload_digest, reason, attempts, first_failed_at, last_failed_at, state,
+					blocks_key)
+					VALUES ('Relay', 'shop/orders', 'shop', 'e', 't', 'k1', '', '', '', 'r', 1, now(), now(), $1, true)`, tc.failure)
 			}
 
 			got, err := s.Release(t.Context(), l, []string{"k1", "absent"}, 3)

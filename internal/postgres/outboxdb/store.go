@@ -32,6 +32,9 @@ type Config struct {
 	Shards int
 	// Unordered is ordering mode None: a message that waits holds up no other, so its event id is its gate.
 	Unordered bool
+	// SkipDeadLetters is ordering.onDeadLetter SkipMessage: a marker takes the place of a dead letter and the key goes
+	// on; else the key waits until somebody decides.
+	SkipDeadLetters bool
 	// QueryTimeout bounds each transaction.
 	QueryTimeout time.Duration
 	// Columns, unless nil, say that the outbox is a table which the team already has (layout StatusColumns), as
@@ -90,6 +93,7 @@ type statements struct {
 	lock, claim, fetch, waiting                 string
 	settle, archived                            string
 	holdGated, holdRows, refuse, gate           string
+	bury, buriedGate                            string
 	due, load, release, postpone                string
 	owner, own, dispossess, adopt, disown       string
 	leases, join, forget, leave, members, free  string
@@ -103,6 +107,7 @@ func newStatements(n postgres.Names) statements {
 		lock: n.SQL(lockSQL), claim: n.SQL(claimSQL), fetch: n.SQL(fetchSQL), waiting: n.SQL(waitingSQL),
 		settle: n.SQL(settleSQL), archived: n.SQL(archivedSQL),
 		holdGated: n.SQL(holdGatedSQL), holdRows: n.SQL(holdRowsSQL), refuse: n.SQL(refuseSQL), gate: n.SQL(gateSQL),
+		bury: n.SQL(burySQL), buriedGate: n.SQL(buriedGateSQL),
 		due: n.SQL(dueSQL), load: n.SQL(loadSQL), release: n.SQL(releaseSQL), postpone: n.SQL(postponeSQL),
 		owner: n.SQL(ownerSQL), own: n.SQL(ownSQL), dispossess: n.SQL(dispossessSQL), adopt: n.SQL(adoptSQL),
 		disown: n.SQL(disownSQL), leases: n.SQL(leasesSQL), join: n.SQL(joinSQL), forget: n.SQL(forgetSQL),

@@ -90,8 +90,12 @@ func applicationGrants() []grant {
 func relayGrants() []grant {
 	list := []grant{
 		{component: Outbox, object: "{outbox}", privileges: []string{"SELECT", "DELETE"}},
+		// Markers take the place of dead letters, and replays come back to theirs.
+		{component: Outbox, object: "{outbox}", privileges: []string{"INSERT"}, columns: append(writerColumns(),
+			"position", "held", "failure_id")},
 		{component: Outbox, object: "{outbox}", privileges: []string{"UPDATE"}, columns: []string{
 			"held", "attempts", "unknowns", "first_failed_at", "last_failed_at", "last_error_code", "failure_id",
+			"failing_for", "ambiguous_since",
 		}},
 		{component: Outbox, object: "{outbox_position_seq}", privileges: []string{"SELECT"}, sequence: true},
 		{component: Outbox, object: "{outbox_gate}", privileges: everything()},
@@ -139,6 +143,7 @@ func consumerGrants() []grant {
 func sharedGrants(c Component) []grant {
 	return []grant{
 		{component: c, object: "{message_failure}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
+		{component: c, object: "{message_audit}", privileges: []string{"SELECT", "INSERT"}},
 		{component: c, object: "{message_schema_version}", privileges: []string{"SELECT"}},
 	}
 }

@@ -108,7 +108,9 @@ func TestRolesMayDoTheirPartAndNoMore(t *testing.T) {
 		schema.RoleRelay: {
 			may: []string{
 				"SELECT * FROM message_outbox",
-				"UPDATE message_outbox SET held = true, attempts = 1, failure_id = NULL",
+				"UPDATE message_outbox SET held = true, attempts = 1, failure_id = NULL, failing_for = '1 s'",
+				"INSERT INTO message_outbox " + row + ", position, held, failure_id) VALUES " + values + ", 1, true, 1)",
+				"INSERT INTO message_audit (actor, action, origin, origin_name, event_id, why) VALUES ('a', 'b', 'c', 'd', 'e', 'f')",
 				"SELECT 1 FROM message_outbox_lease FOR NO KEY UPDATE",
 				"SELECT 1 FROM message_outbox_owner FOR NO KEY UPDATE",
 				"SELECT pg_sequence_last_value('message_outbox_position_seq')",
@@ -122,7 +124,8 @@ func TestRolesMayDoTheirPartAndNoMore(t *testing.T) {
 			mayNot: []string{
 				"UPDATE message_outbox SET payload = ''",
 				"UPDATE message_outbox SET position = 1",
-				"INSERT INTO message_outbox " + row + ") VALUES " + values + ")",
+				"INSERT INTO message_outbox " + row + ", attempts) VALUES " + values + ", 9)",
+				"DELETE FROM message_audit",
 				"TRUNCATE message_outbox",
 				"DELETE FROM message_outbox_published",
 				"DELETE FROM message_outbox_owner",

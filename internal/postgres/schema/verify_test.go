@@ -148,8 +148,9 @@ func TestVerifyNamesWhatIsWrongAndTheDDLMendsIt(t *testing.T) {
 			false,
 		},
 		"an older version": {
-			"DELETE FROM message_schema_version WHERE component = 'outbox' AND version > 1; DROP FUNCTION message_outbox_write",
-			"at version 1, version 2 or newer is needed",
+			"DELETE FROM message_schema_version WHERE component = 'outbox' AND version > 1; DROP FUNCTION message_outbox_write; " +
+				"ALTER TABLE message_outbox DROP COLUMN failing_for, DROP COLUMN ambiguous_since",
+			"at version 1, version 3 or newer is needed",
 			postgres.ReasonSchemaInvalid,
 			true,
 		},

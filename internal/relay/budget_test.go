@@ -1,0 +1,183 @@
+package relay_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/relay"
+	"github.com/postrider/postrider/internal/retry"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// threeAttempts is a budget that a test can wait for.
+func threeAttempts(c *relay.Config) {
+	c.Budget = retry.Budget{MaxAttempts: 3, MaxElapsed: time.Hour}
+	c.Backoff = retry.Backoff{Initial: 10 * time.Millisecond, Max: 30 * time.Millisecond}
+}
+
+// poison rejects the messages of which a test says so and keeps the others.
+func (l *ledger) poison(bad func(m message.Message) bool, why broker.Confirmation) {
+	l.script(func(m message.Message) (broker.Confirmation, bool) {
+		if bad(m) {
+			return why, false
+		}
+		return confirmed, true
+	})
+}
+
+func (w *world) awaitDead(n int) {
+	w.t.Helper()
+	w.awaitSQL(fmt.Sprintf("%d dead letters", n),
+		`count(*) = $1 FROM message_failure WHERE state = 'Open' AND origin = 'Relay'`, n)
+}
+
+func TestAMessageThatIsRefusedTooOftenBecomesADeadLetterAndBlocksItsKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.broker.poison(func(m message.Message) bool {
+		return m.OrderingKey == "bad" && m.AggregateVersion == 2
+	}, rejected)
+	w.put("bad", 4)
+	w.put("good", 10)
+
+	p := w.start(options{config: threeAttempts})
+
+	w.awaitDead(1)
+	w.awaitSQL("the rest waits", `count(*) = 2 AND bool_and(held) FROM message_outbox`)
+	if got := testkit.Value[string](
+		w.DB,
+		`SELECT concat_ws(' ', attempts, reason, aggregate_version) FROM message_failure`,
+	); got != "3 TooLarge 2" {
+		t.Errorf("dead letter = %q", got)
+	}
+	if diff := cmp.Diff(upTo(10), w.broker.versions("good")); diff != "" {
+		t.Errorf("the other key (-want +got):\n%s", diff)
+	}
+	testkit.Eventually(t, patience, "the report counts it", func() bool {
+		r, _ := p.Report(t.Context())
+		return r.DeadLetters != nil && r.DeadLetters.Open == 1 && r.Backlog != nil && r.Backlog.BlockedKeys == 1 &&
+			r.Backlog.BlockedMessages == 2
+	})
+}
+
+func TestASkippedMessageLeavesAMarkerAndItsKeyGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.broker.poison(func(m message.Message) bool {
+		return m.AggregateVersion == 2 && m.Type != message.SkippedType
+	}, rejected)
+	w.put("k", 40) // more than are freed at once
+
+	w.start(options{config: threeAttempts, skip: true})
+
+	w.awaitEmpty()
+	w.awaitDead(1)
+	if diff := cmp.Diff(upTo(40), w.broker.versions("k")); diff != "" {
+		t.Errorf("versions in the broker (-want +got):\n%s", diff)
+	}
+	w.broker.mu.Lock()
+	defer w.broker.mu.Unlock()
+	for _, m := range w.broker.kept {
+		if marker := m.Type == message.SkippedType; marker != (m.AggregateVersion == 2) || (marker && m.Size > 0) {
+			t.Errorf("version %d has type %s and %d bytes", m.AggregateVersion, m.Type, m.Size)
+		}
+	}
+}
+
+func TestAMarkerThatNobodyTakesIsDropped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.broker.poison(func(m message.Message) bool { return m.AggregateVersion == 1 }, rejected)
+	w.put("k", 3)
+	w.start(options{config: threeAttempts, skip: true})
+	w.awaitEmpty()
+	if diff := cmp.Diff([]int64{2, 3}, w.broker.versions("k")); diff != "" {
+		t.Errorf("versions in the broker (-want +got):\n%s", diff)
+	}
+	if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM message_failure`); n != 1 {
+		t.Errorf("%d dead letters, want that of the message alone", n)
+	}
+}
+
+func TestWhereNothingIsOrderedADeadLetterHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.broker.poison(func(m message.Message) bool { return m.AggregateVersion == 1 }, rejected)
+	w.put("k", 3)
+	w.start(options{config: func(c *relay.Config) { threeAttempts(c); c.Unordered = true }})
+	w.awaitEmpty()
+	w.awaitDead(1)
+	w.awaitSQL("no gate stays", `count(*) = 0 FROM message_outbox_gate`)
+}
+
+// The witness rule (contract R5): what fails in a way that tells nothing counts only while others get through.
+func TestAFailureThatTellsNothingCountsOnlyWhileOthersGetThrough(t *testing.T) {
+	t.Parallel()
+	for name, why := range map[string]broker.Confirmation{
+		"no permission": {Outcome: broker.Ambiguous, Reason: broker.ReasonPermissionDenied},
+		"no answer":     unknown,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			w.broker.poison(func(m message.Message) bool { return m.OrderingKey == "odd" }, why)
+			w.put("odd", 1)
+			w.put("first", 1) // shows once that the unit works, and is no witness of what comes after
+			w.start(options{config: threeAttempts})
+
+			calls := 0
+			w.awaitSQL("the message waits", `count(*) = 1 AND bool_and(held) FROM message_outbox`)
+			calls = w.broker.publishes()
+			testkit.Eventually(t, patience, "it was tried many times", func() bool {
+				return w.broker.publishes() > calls+10
+			})
+			if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM message_failure`); n != 0 {
+				t.Fatal("it became a dead letter without a witness")
+			}
+			if !testkit.Value[bool](w.DB, `SELECT attempts = 0 AND ambiguous_since IS NOT NULL FROM message_outbox`) {
+				t.Error("attempts were counted, or it does not show that nobody knows")
+			}
+
+			testkit.Eventually(t, patience, "it is a dead letter once others get through", func() bool {
+				w.put("other", 1)
+				return testkit.Value[int64](w.DB, `SELECT count(*) FROM message_failure`) == 1
+			})
+		})
+	}
+}
+
+// G7: an outage that is longer than the whole budget uses up nothing of it.
+func TestG7AnOutageLongerThanTheBudgetMakesNoDeadLetter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	fails := make(map[string]bool)
+	w.broker.script(func(m message.Message) (broker.Confirmation, bool) { // each key once, and then there is no broker
+		if !fails[m.OrderingKey] {
+			fails[m.OrderingKey] = true
+			return rejected, false
+		}
+		return unavailable, false
+	})
+	w.put("k", 2)
+	w.put("l", 2)
+	w.start(options{config: func(c *relay.Config) {
+		threeAttempts(c)
+		c.Budget = retry.Budget{MaxAttempts: 2, MaxElapsed: 300 * time.Millisecond}
+	}})
+	w.awaitSQL("the messages have begun to fail", `count(*) = 2 FROM message_outbox WHERE attempts > 0`)
+	down := time.Now()
+	calls := w.broker.publishes()
+	testkit.Eventually(t, patience, "the outage lasts longer than the budget", func() bool {
+		return time.Since(down) > time.Second && w.broker.publishes() > calls+2
+	})
+	w.broker.script(nil)
+	w.awaitEmpty()
+	if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM message_failure`); n != 0 {
+		t.Errorf("%d dead letters of an outage", n)
+	}
+}
