@@ -24,6 +24,14 @@ test-kubernetes: ## Try the operator on a real control plane; builds Kubernetes 
 	@go run ./hack/cluster
 	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -count=1 ./test/envtest
 
+.PHONY: test-postgres
+test-postgres: ## Run what depends on PostgreSQL on versions 15, 16 and 18 too.
+	@hack/preflight.sh cc
+	@go build -o bin/servers ./hack/servers
+	@for version in 15 16 18; do echo "=== PostgreSQL $$version" && CGO_ENABLED=1 bin/servers run --postgres=$$version -- \
+	  go test -race -count=1 -timeout=8m ./internal/postgres/... ./internal/relay/... ./internal/consumer/... \
+	  ./internal/verify/... ./outbox/... ./test/integration/... || exit 1; done; echo "OK: PostgreSQL 15, 16 and 18"
+
 .PHONY: lint
 lint: ## Check style, sizes, import rules and API conventions.
 	@hack/preflight.sh

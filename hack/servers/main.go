@@ -1,6 +1,7 @@
 // Command servers runs a command with real servers beside it, and leaves none behind.
 //
 //	go run ./hack/servers run -- go test ./...
+//	go run ./hack/servers run --postgres=15 -- go test ./internal/postgres/...
 //
 // It starts PostgreSQL and NATS on free ports, tells the command their addresses by POSTRIDER_TEST_POSTGRES and
 // POSTRIDER_TEST_NATS, forwards signals to it and exits with its exit code. However it ends, also by kill -9, the
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,7 +36,7 @@ const (
 	parentCheck = 250 * time.Millisecond
 )
 
-const usage = `usage: servers run -- COMMAND [ARGUMENT...]
+const usage = `usage: servers run [--postgres=15|16|17|18] -- COMMAND [ARGUMENT...]
 
 Runs the command with a real PostgreSQL and a real NATS beside it, and a real Kafka and
 RabbitMQ at hand.`
@@ -45,7 +47,8 @@ func main() {
 
 // run is main with a result.
 func run(args []string, log io.Writer) int {
-	if len(args) < 3 || args[0] != "run" || args[1] != "--" {
+	version, command, ok := parse(args)
+	if !ok {
 		_, _ = fmt.Fprintln(log, usage)
 		return exitUsage
 	}
@@ -54,12 +57,12 @@ func run(args []string, log io.Writer) int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 
-	s, err := startUnlessSignalled(signals)
+	s, err := startUnlessSignalled(signals, version)
 	if err != nil {
 		_, _ = fmt.Fprintf(log, "servers: %v\n", err)
 		return exitUsage
 	}
-	code, err := supervise(args[2:], s, parent, signals, log)
+	code, err := supervise(command, s, parent, signals, log)
 	if err != nil {
 		_, _ = fmt.Fprintf(log, "servers: %v\n", err)
 	}
@@ -72,6 +75,24 @@ func run(args []string, log io.Writer) int {
 	return code
 }
 
+// parse returns the version of PostgreSQL that is asked for, and the command.
+func parse(args []string) (version string, command []string, ok bool) {
+	if len(args) < 3 || args[0] != "run" {
+		return "", nil, false
+	}
+	args = args[1:]
+	if major, asked := strings.CutPrefix(args[0], "--postgres="); asked {
+		version, ok = map[string]string{
+			"15": local.Postgres15, "16": local.Postgres16, "17": local.Postgres17, "18": local.Postgres18,
+		}[major]
+		if !ok {
+			return "", nil, false
+		}
+		args = args[1:]
+	}
+	return version, args[1:], len(args) > 1 && args[0] == "--"
+}
+
 // servers are the running ones.
 type servers struct {
 	postgres *local.Postgres
@@ -79,7 +100,7 @@ type servers struct {
 }
 
 // startUnlessSignalled starts the servers, and gives up at a signal.
-func startUnlessSignalled(signals <-chan os.Signal) (*servers, error) {
+func startUnlessSignalled(signals <-chan os.Signal, version string) (*servers, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), startLimit, errors.New("the servers took too long"))
 	defer cancel()
 	ctx, interrupt := context.WithCancelCause(ctx)
@@ -93,7 +114,7 @@ func startUnlessSignalled(signals <-chan os.Signal) (*servers, error) {
 		case <-started:
 		}
 	}()
-	s, err := start(ctx)
+	s, err := start(ctx, version)
 	close(started)
 	<-watching
 	if err == nil && ctx.Err() != nil {
@@ -106,11 +127,13 @@ func startUnlessSignalled(signals <-chan os.Signal) (*servers, error) {
 }
 
 // start starts all servers at once. With an error it returns those that run.
-func start(ctx context.Context) (*servers, error) {
+func start(ctx context.Context, version string) (*servers, error) {
 	var s servers
 	var group errgroup.Group
 	group.Go(func() (err error) {
-		s.postgres, err = local.StartPostgres(ctx, local.PostgresConfig{Parameters: testkit.PostgresParameters()})
+		s.postgres, err = local.StartPostgres(ctx, local.PostgresConfig{
+			Version: version, Parameters: testkit.PostgresParameters(),
+		})
 		return err
 	})
 	group.Go(func() (err error) {

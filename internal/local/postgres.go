@@ -20,6 +20,8 @@ import (
 
 // The embedded versions of PostgreSQL.
 const (
+	Postgres15 = "15.14.0"
+	Postgres16 = "16.10.0"
 	Postgres17 = "17.6.0" // the default
 	Postgres18 = "18.6.0"
 )
@@ -37,7 +39,7 @@ const (
 // PostgresConfig says how an embedded PostgreSQL is run. The zero value is a server of version 17 on a free port, in a
 // folder of its own that is removed at the end.
 type PostgresConfig struct {
-	// Version is Postgres17 or Postgres18; empty means Postgres17.
+	// Version is one of the above; empty means Postgres17.
 	Version string
 	// Dir keeps the server's data beyond its end: a later start goes on with it. Empty means a temporary folder.
 	Dir string
