@@ -22,7 +22,7 @@ test: ## Run everything CI runs: verify, every test on real servers, the quick s
 test-kubernetes: ## Try the operator on a real control plane; builds Kubernetes once, which takes a quarter of an hour.
 	@hack/preflight.sh
 	@go run ./hack/cluster
-	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -count=1 ./test/envtest
+	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -count=1 -parallel 8 ./test/envtest
 
 .PHONY: test-postgres
 test-postgres: ## Run what depends on PostgreSQL on versions 15, 16 and 18 too.

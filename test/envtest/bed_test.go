@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
@@ -98,41 +99,54 @@ func runAll(m *testing.M) int {
 
 // start installs the operator's rights and runs it as its own service account.
 func (b *bed) start(ctx context.Context, done chan<- error) error {
-	scheme, err := controller.Scheme()
-	if err != nil {
+	var err error
+	if b.admin, err = newAdmin(b.plane); err != nil {
 		return err
-	}
-	if err := rbacv1.AddToScheme(scheme); err != nil {
-		return err
-	}
-	if b.admin, err = client.New(b.plane.Config, client.Options{Scheme: scheme}); err != nil {
-		return fmt.Errorf("make a client: %w", err)
 	}
 	if err := b.install(ctx); err != nil {
 		return err
 	}
+	return b.operate(ctx, controller.Options{PriorityClasses: []string{allowedClass}}, done)
+}
+
+// newAdmin returns a client of the administrator.
+func newAdmin(plane *cluster.Plane) (client.Client, error) {
+	scheme, err := controller.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	if err := rbacv1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	admin, err := client.New(plane.Config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return admin, nil
+}
+
+// operate runs an operator as its own service account until ctx ends, and says at done how it ended.
+func (b *bed) operate(ctx context.Context, o controller.Options, done chan<- error) error {
 	as := rest.CopyConfig(b.plane.Config)
 	as.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:postrider-system:postrider-manager",
 		Groups:   []string{"system:serviceaccounts", "system:authenticated"},
 	}
 	as.Wrap(b.sent.watch)
-	scheme, err = controller.Scheme()
+	scheme, err := controller.Scheme()
 	if err != nil {
 		return err
 	}
 	mgr, err := ctrl.NewManager(as, ctrl.Options{
 		Scheme: scheme, Cache: controller.CacheOptions(nil), Client: client.Options{FieldOwner: controller.FieldOwner},
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: new(true)}, // several operators in one process
 	})
 	if err != nil {
 		return fmt.Errorf("make the operator: %w", err)
 	}
-	err = controller.Setup(mgr, controller.Options{
-		Settings: desired.Settings{Image: image}, PriorityClasses: []string{allowedClass},
-		Scraper: controller.NewHTTPScraper(workerPort),
-	})
-	if err != nil {
+	o.Settings, o.Scraper = desired.Settings{Image: image}, controller.NewHTTPScraper(workerPort)
+	if err := controller.Setup(mgr, o); err != nil {
 		return err
 	}
 	go func() { done <- mgr.Start(ctx) }()

@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/postrider/postrider/api/v1alpha1"
-	"github.com/postrider/postrider/internal/controller"
 	"github.com/postrider/postrider/test/cluster"
 )
 
@@ -114,27 +113,24 @@ func answerOf(ctx context.Context, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// own starts a control plane for one test, without the operator of the others.
-func own(t *testing.T) (*cluster.Plane, *bed) {
+// own starts a control plane for one test, without the operator of the others. end ends it early.
+func own(t *testing.T) (b *bed, end func()) {
 	t.Helper()
 	plane, err := cluster.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		if err := plane.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	scheme, err := controller.Scheme()
-	if err != nil {
+	t.Cleanup(end)
+	b = &bed{plane: plane, sent: &requests{}}
+	if b.admin, err = newAdmin(plane); err != nil {
 		t.Fatal(err)
 	}
-	admin, err := client.New(plane.Config, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return plane, &bed{plane: plane, admin: admin}
+	return b, end
 }
 
 // spaceIn makes a namespace on a plane.
@@ -166,14 +162,14 @@ func (s *space) deployed(within time.Duration) time.Duration {
 func TestTheLeaderHandsOver(t *testing.T) {
 	t.Parallel()
 	binary := buildManager(t)
-	plane, b := own(t)
+	b, _ := own(t)
 	first, second, third := spaceIn(t, b, "first"), spaceIn(t, b, "second"), spaceIn(t, b, "third")
 
-	leader := startManager(t, binary, plane.Kubeconfig, "--namespaces=first,second")
+	leader := startManager(t, binary, b.plane.Kubeconfig, "--namespaces=first,second")
 	first.makeRelay(nil)
 	third.makeRelay(nil) // looked after by nobody
 	first.deployed(patience)
-	standby := startManager(t, binary, plane.Kubeconfig, "--namespaces=first,second")
+	standby := startManager(t, binary, b.plane.Kubeconfig, "--namespaces=first,second")
 	eventually(t, "the standby to be ready", func() string {
 		if code, body := answerOf(
 			t.Context(),

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -180,6 +181,66 @@ func TestRestIsQuiet(t *testing.T) {
 	}
 	if now := versions(); now != stored {
 		t.Errorf("versions moved while nothing changed:\nbefore %s\nafter  %s", stored, now)
+	}
+}
+
+// Under a trickle of one message a second, and under full load, a resource's status is written at most once an interval,
+// which is four times a minute with the usual one, and nothing else is.
+func TestLoadWritesLittle(t *testing.T) {
+	t.Parallel()
+	trickle := func(r *statusz.Report, look int64) {
+		now, one := time.Now(), int64(1)
+		r.Relay.PublishedPerSec, r.Relay.ArrivedPerSec, r.Relay.LastPublishedTime = &one, &one, &now
+		r.Relay.Backlog.Messages, r.Relay.Backlog.OldestMessageTime = look%2, &now
+	}
+	full := func(r *statusz.Report, look int64) {
+		now := time.Now()
+		oldest, rate := now.Add(-time.Duration(look%7)*time.Second), 2000+1000*(look%3)
+		r.Relay.PublishedPerSec, r.Relay.ArrivedPerSec, r.Relay.LastPublishedTime = &rate, &rate, &now
+		r.Relay.Backlog.Messages, r.Relay.Backlog.InFlight = 1000+3000*(look%5), look%500
+		r.Relay.Backlog.OldestMessageTime = &oldest
+	}
+	const intervals = 4
+	var spaces []*space
+	var looks [2]atomic.Int64
+	for i, load := range []func(*statusz.Report, int64){trickle, full} {
+		s := newSpace(t)
+		spaces = append(spaces, s)
+		s.runWorkers().say(func(_ string, r *statusz.Report) { load(r, looks[i].Add(1)) })
+		s.makeRelay(nil)
+	}
+	before := make([]map[string]int, len(spaces))
+	for i, s := range spaces {
+		s.ready("orders")
+		settled := looks[i].Load()
+		eventually(t, "the looks to slow down", func() string { // two Pods, five looks: after 2, 2, 4, 5 and 5 s
+			if n := looks[i].Load() - settled; n < 10 {
+				return fmt.Sprintf("%d reports", n)
+			}
+			return ""
+		})
+	}
+	for i, s := range spaces {
+		before[i] = s.sent.in(s.name)
+		looks[i].Store(0)
+	}
+	eventually(t, "some more looks", func() string {
+		if n := looks[1].Load(); n < 2*intervals {
+			return fmt.Sprintf("%d reports", n)
+		}
+		return ""
+	})
+	for i, s := range spaces {
+		for path, n := range s.sent.in(s.name) {
+			switch n -= before[i][path]; {
+			case n > 0 && !strings.HasSuffix(path, "/outboxrelays/orders/status"):
+				t.Errorf("%d times %s, want nothing but status written", n, path)
+			case n > intervals:
+				t.Errorf("load %d: status was written %d times in %d intervals", i, n, intervals)
+			default:
+				t.Logf("load %d: %s %d times in %d intervals", i, path, n, intervals)
+			}
+		}
 	}
 }
 
