@@ -1,4 +1,4 @@
-// Package brokers runs the real Kafka and the real RabbitMQ that tests are tried on, each in a process of its own on
+// Package brokers runs the real Kafka, the real RabbitMQ and the real PgBouncer that tests are tried on, each in a process of its own on
 // loopback, with data that go when it ends. They end with this process, however that ends.
 //
 // It promises that both come from one cache, which is filled once and used offline after that, and that a machine that
@@ -43,7 +43,8 @@ func (e *MissingError) Error() string { return e.What + " is not installed: " + 
 func Fetch(ctx context.Context) error {
 	_, kafkaErr := kafkaInstall(ctx)
 	_, rabbitErr := rabbitInstall(ctx)
-	return errors.Join(kafkaErr, rabbitErr)
+	_, _, poolerErr := poolerInstall(ctx)
+	return errors.Join(kafkaErr, rabbitErr, poolerErr)
 }
 
 // server is a broker's process and its folder.

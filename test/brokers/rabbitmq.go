@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -43,16 +42,13 @@ func rabbitInstall(ctx context.Context) (rabbitFiles, error) {
 	if f, ok := installedRabbit(); ok {
 		return f, nil
 	}
-	for _, tool := range []string{"apt-get", "dpkg-deb"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return rabbitFiles{}, &MissingError{
-				"RabbitMQ, for the tests,",
-				"apt-get install rabbitmq-server, or brew install rabbitmq",
-			}
+	if !canUnpack() {
+		return rabbitFiles{}, &MissingError{
+			"RabbitMQ, for the tests,",
+			"apt-get install rabbitmq-server, or brew install rabbitmq",
 		}
 	}
-	name := "rabbitmq-" + distribution() + "-" + runtime.GOARCH
-	dir, err := local.Cached(ctx, name, fetchRabbit)
+	dir, err := local.Cached(ctx, "rabbitmq-"+distribution(), fetchRabbit)
 	if err != nil {
 		return rabbitFiles{}, fmt.Errorf("getting RabbitMQ for the tests: %w", err)
 	}
@@ -87,61 +83,10 @@ func installedRabbit() (rabbitFiles, bool) {
 	return f, true
 }
 
-// distribution names the system whose packages are unpacked: "debian-12".
-func distribution() string {
-	content, err := os.ReadFile("/etc/os-release")
-	if err != nil {
-		return "unknown"
-	}
-	values := make(map[string]string)
-	for line := range strings.Lines(string(content)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		values[name] = strings.Trim(value, `"`)
-	}
-	return values["ID"] + "-" + values["VERSION_ID"]
-}
-
-// fetchRabbit downloads the packages with lists and caches of our own, as any user may, and unpacks them into dir.
+// fetchRabbit unpacks RabbitMQ and Erlang into dir.
 func fetchRabbit(ctx context.Context, dir string) error {
-	work := filepath.Join(dir, "fetch")
-	packages := filepath.Join(work, "packages")
-	for _, d := range []string{"lists/partial", "cache/archives/partial", "packages"} {
-		if err := os.MkdirAll(filepath.Join(work, d), 0o700); err != nil {
-			return fmt.Errorf("making a folder: %w", err)
-		}
-	}
-	options := []string{
-		"-q",
-		"-o",
-		"Dir::State::lists=" + filepath.Join(work, "lists"),
-		"-o",
-		"Dir::Cache=" + filepath.Join(work, "cache"),
-		"-o",
-		"APT::Sandbox::User=",
-		"-o",
-		"Acquire::Languages=none",
-		"-o",
-		"Acquire::Retries=3",
-	}
-	if err := retry(ctx, func(ctx context.Context) error {
-		if err := command(ctx, packages, "apt-get", append(options, "update")...); err != nil {
-			return err
-		}
-		return command(ctx, packages, "apt-get", append(append(options, "download"), rabbitPackages...)...)
-	}); err != nil {
+	if err := unpack(ctx, dir, rabbitPackages); err != nil {
 		return err
-	}
-	files, err := filepath.Glob(filepath.Join(packages, "*.deb"))
-	if err != nil || len(files) < len(rabbitPackages) {
-		return fmt.Errorf("%d of %d packages were downloaded", len(files), len(rabbitPackages))
-	}
-	for _, file := range files {
-		if err := command(ctx, dir, "dpkg-deb", "-x", file, dir); err != nil {
-			return err
-		}
-	}
-	if err := os.RemoveAll(work); err != nil {
-		return fmt.Errorf("removing the downloaded packages: %w", err)
 	}
 	return moveErlang(filepath.Join(dir, "usr/lib/erlang"))
 }
