@@ -6,12 +6,17 @@ export GOFLAGS ?= -buildvcs=false
 
 .PHONY: help
 help: ## List these commands.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-20s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: quickstart
 quickstart: ## See orders move from a database through a broker into another: a minute, several the first time, while it builds.
 	@hack/preflight.sh
 	@go build -o bin/quickstart ./hack/quickstart && bin/quickstart
+
+.PHONY: quickstart-cluster
+quickstart-cluster: ## See the same in a cluster: one of its own (root, Linux), or with KUBECONFIG=… and IMAGE=… yours.
+	@hack/preflight.sh
+	@CGO_ENABLED=0 go build -trimpath -o bin/quickstart-cluster ./hack/quickstart-cluster && bin/quickstart-cluster
 
 .PHONY: test
 test: ## Run everything CI runs: verify, every test on real servers, the quick start.

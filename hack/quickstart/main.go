@@ -17,18 +17,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/postrider/postrider/internal/manifest"
 	"github.com/postrider/postrider/internal/shop"
 	"github.com/postrider/postrider/internal/up"
-	"github.com/postrider/postrider/outbox"
 )
 
 const (
 	samples = "config/samples"
-	// source is the shop's name in its messages.
-	source = "shop"
 
 	orders      = 10_000
 	writers     = 8
@@ -224,20 +218,19 @@ func (d *demo) stop() error {
 
 // business drives the shop and waits until everything has had its effect.
 func (d *demo) business(ctx context.Context) (shop.Totals, error) {
-	ordersDB, billing, err := d.databases(ctx)
+	endpoints, err := up.ReadEndpoints(d.data)
 	if err != nil {
 		return shop.Totals{}, err
 	}
-	defer ordersDB.Close()
-	defer billing.Close()
-	writer, err := outbox.New(outbox.Config{Source: source})
+	sides, err := shop.Open(ctx, samples, endpoints)
 	if err != nil {
 		return shop.Totals{}, err
 	}
+	defer sides.Close()
 	s := shop.New(shop.Config{
 		Orders: orders, Writers: writers, Duration: openFor, RollbackPercent: rollbackPct,
 		Seed: uint64(time.Now().UnixNano()),
-	}, ordersDB, writer)
+	}, sides.Orders, sides.Writer)
 	d.say("the shop opens: %d orders over half a minute, from %d writers; 1 in %d transactions is rolled back",
 		orders, writers, 100/rollbackPct)
 	totals, err := s.Drive(ctx)
@@ -248,50 +241,11 @@ func (d *demo) business(ctx context.Context) (shop.Totals, error) {
 		totals.Orders, totals.Messages)
 	var ledger shop.Ledger
 	err = d.until(ctx, drainPatience, "the ledger to be complete", func() bool {
-		ledger, err = shop.ReadLedger(ctx, billing)
+		ledger, err = shop.ReadLedger(ctx, sides.Billing)
 		return err == nil && ledger.Entries >= totals.Messages
 	})
 	if err != nil {
 		return totals, err
 	}
 	return totals, totals.Check(ledger)
-}
-
-// databases opens both databases as their owners, as the services' own sessions.
-func (d *demo) databases(ctx context.Context) (ordersDB, billing *pgxpool.Pool, err error) {
-	endpoints, err := up.ReadEndpoints(d.data)
-	if err != nil {
-		return nil, nil, err
-	}
-	schemas, err := manifest.LoadSchemas()
-	if err != nil {
-		return nil, nil, err
-	}
-	set, err := manifest.Load(ctx, schemas, manifest.Options{}, samples)
-	if err != nil {
-		return nil, nil, err
-	}
-	if ordersDB, err = openAs(ctx, set, endpoints, "orders", "orders-db-owner"); err != nil {
-		return nil, nil, err
-	}
-	billing, err = openAs(ctx, set, endpoints, "billing", "billing-db-owner")
-	return ordersDB, billing, err
-}
-
-func openAs(ctx context.Context, set *manifest.Set, e up.Endpoints, database, secret string) (*pgxpool.Pool, error) {
-	for i := range set.Secrets {
-		s := &set.Secrets[i]
-		if s.Name != secret {
-			continue
-		}
-		cfg, err := pgxpool.ParseConfig("postgres://" + e.Postgres + "/" + database)
-		if err != nil {
-			return nil, fmt.Errorf("settings of database %s: %w", database, err)
-		}
-		cfg.ConnConfig.User = string(s.Data["username"].Reveal())
-		cfg.ConnConfig.Password = string(s.Data["password"].Reveal())
-		cfg.MaxConns = 8
-		return pgxpool.NewWithConfig(ctx, cfg)
-	}
-	return nil, fmt.Errorf("%s has no Secret %s", samples, secret)
 }

@@ -317,9 +317,14 @@ type Database struct {
 
 // EnsureDatabase creates the database and its owner if they are not there. The owner's password is set either way.
 func (p *Postgres) EnsureDatabase(ctx context.Context, d Database) error {
-	conn, err := pgx.Connect(ctx, p.URL("postgres"))
+	return EnsureDatabase(ctx, p.URL(superuser), d)
+}
+
+// EnsureDatabase does the same on any server, as the superuser that the URL names.
+func EnsureDatabase(ctx context.Context, superuserURL string, d Database) error {
+	conn, err := pgx.Connect(ctx, superuserURL)
 	if err != nil {
-		return fmt.Errorf("connecting to the embedded PostgreSQL: %w", err)
+		return fmt.Errorf("connecting to PostgreSQL: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending
 	if d.Owner != nil {
@@ -349,9 +354,14 @@ func (p *Postgres) EnsureDatabase(ctx context.Context, d Database) error {
 
 // EnsureLogin creates a role that may log in, or sets its password.
 func (p *Postgres) EnsureLogin(ctx context.Context, l Login) error {
-	conn, err := pgx.Connect(ctx, p.URL("postgres"))
+	return EnsureLogin(ctx, p.URL(superuser), l)
+}
+
+// EnsureLogin does the same on any server, as the superuser that the URL names.
+func EnsureLogin(ctx context.Context, superuserURL string, l Login) error {
+	conn, err := pgx.Connect(ctx, superuserURL)
 	if err != nil {
-		return fmt.Errorf("connecting to the embedded PostgreSQL: %w", err)
+		return fmt.Errorf("connecting to PostgreSQL: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending
 	return ensureLogin(ctx, conn, l)

@@ -26,6 +26,8 @@ import (
 type Config struct {
 	// Orders is how many orders are placed; each makes three messages.
 	Orders int
+	// First numbers the first order: a shop that opens again goes on where it stopped.
+	First int
 	// Writers is how many sessions write at once.
 	Writers int
 	// Duration is how long all orders take together; 0 means as fast as the database allows.
@@ -45,6 +47,14 @@ type Totals struct {
 	Refunded   int
 	// Ledger is what the ledger must sum up to: paid less refunded.
 	Ledger int64
+}
+
+// Plus adds up two openings of the shop.
+func (t Totals) Plus(o Totals) Totals {
+	return Totals{
+		Orders: t.Orders + o.Orders, Messages: t.Messages + o.Messages, RolledBack: t.RolledBack + o.RolledBack,
+		Shipped: t.Shipped + o.Shipped, Refunded: t.Refunded + o.Refunded, Ledger: t.Ledger + o.Ledger,
+	}
 }
 
 // Shop writes business changes and their messages in one transaction each.
@@ -110,7 +120,7 @@ func (s *Shop) clerk(ctx context.Context, number int) error {
 	for {
 		for len(open) < openOrders && next < s.cfg.Orders {
 			open = append(open, &order{
-				id:       fmt.Sprintf("order-%06d", next),
+				id:       fmt.Sprintf("order-%06d", s.cfg.First+next),
 				customer: fmt.Sprintf("customer-%03d", random.IntN(500)),
 				amount:   int64(random.IntN(20_000) + 100),
 				refund:   random.IntN(10) == 0,

@@ -41,8 +41,8 @@ func ReadEndpoints(data string) (Endpoints, error) {
 	return e, nil
 }
 
-// write puts the file in place, whole or not at all: others wait for it to appear.
-func (e Endpoints) write(data string) error {
+// Write puts the file in place, whole or not at all: others wait for it to appear.
+func (e Endpoints) Write(data string) error {
 	raw, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("encode endpoints: %w", err)

@@ -88,7 +88,7 @@ func (r *runner) embed(ctx context.Context, p *plan) error {
 	if s.data == "" {
 		return nil
 	}
-	return e.write(s.data)
+	return e.Write(s.data)
 }
 
 func (r *runner) pointAt(e Endpoints) error {

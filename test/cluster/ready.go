@@ -28,19 +28,31 @@ const (
 var ErrNeedsRoot = errors.New("running Pods needs root on Linux, or a cluster of your own: KUBECONFIG=FILE")
 
 // Prepare makes ready, outside, what a cluster in a sandbox needs: the node's programs, which it installs where
-// apt-get is there, the binaries of Kubernetes and the images, whose files it returns.
-func Prepare(ctx context.Context, out io.Writer) (images []string, err error) {
+// apt-get is there, the binaries of Kubernetes and the images.
+func Prepare(ctx context.Context, out io.Writer) error {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		return nil, ErrNeedsRoot
+		return ErrNeedsRoot
 	}
 	if err := installPrograms(ctx, out); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := Build(ctx, out); err != nil {
-		return nil, err
+		return err
 	}
-	return BuildImages(ctx, out)
+	return buildImages(ctx, out)
 }
+
+// Binary returns where Prepare puts a binary of the image.
+func Binary(ctx context.Context, name string) (string, error) {
+	root, err := Root(ctx)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(root, imageDir, name), nil
+}
+
+// imageDir is where the image's binaries and the images are, in the clone.
+const imageDir = "bin/image"
 
 // programs are what the node needs, by the Debian package that has them.
 func programs() map[string]string {
@@ -76,20 +88,19 @@ func installPrograms(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// BuildImages builds what the Dockerfile builds, as it does, and the pause image, into bin/image, and returns the images'
-// files.
-func BuildImages(ctx context.Context, out io.Writer) ([]string, error) {
+// buildImages builds what the Dockerfile builds, as it does, and the pause image.
+func buildImages(ctx context.Context, out io.Writer) error {
 	root, err := Root(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	dir := filepath.Join(root, "bin", "image")
+	dir := filepath.Join(root, imageDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as bin
-		return nil, fmt.Errorf("make a folder for binaries: %w", err)
+		return fmt.Errorf("make a folder for binaries: %w", err)
 	}
 	unlock, err := lock(filepath.Join(dir, "lock"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 	fmt.Fprintln(out, "building the image")
@@ -99,20 +110,18 @@ func BuildImages(ctx context.Context, out io.Writer) ([]string, error) {
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the image's binaries: %w: %s", err, bytes.TrimSpace(said))
+		return fmt.Errorf("build the image's binaries: %w: %s", err, bytes.TrimSpace(said))
 	}
-	var files []string
 	for name, image := range imagesIn(dir) {
 		file := filepath.Join(dir, name+".tar")
 		if err := image.WriteFile(file + ".new"); err != nil {
-			return nil, err
+			return err
 		}
 		if err := os.Rename(file+".new", file); err != nil {
-			return nil, fmt.Errorf("put an image in place: %w", err)
+			return fmt.Errorf("put an image in place: %w", err)
 		}
-		files = append(files, file)
 	}
-	return files, nil
+	return nil
 }
 
 func imagesIn(dir string) map[string]Image {

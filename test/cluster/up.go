@@ -46,9 +46,8 @@ type Cluster struct {
 	lost   chan error
 }
 
-// Up starts a cluster in the sandbox and returns when its node is ready. The images are tars that Image.WriteFile
-// wrote, that of the pause container among them.
-func Up(ctx context.Context, box *sandbox.Box, images ...string) (*Cluster, error) {
+// Up starts a cluster in the sandbox and returns when its node is ready. Prepare was called outside before.
+func Up(ctx context.Context, box *sandbox.Box) (*Cluster, error) {
 	assets, err := Assets(ctx)
 	if err != nil {
 		return nil, err
@@ -65,9 +64,7 @@ func Up(ctx context.Context, box *sandbox.Box, images ...string) (*Cluster, erro
 	if err := c.certify(); err != nil {
 		return nil, err
 	}
-	for _, start := range []func(context.Context) error{
-		c.startPlane, c.startRuntime, func(ctx context.Context) error { return c.load(ctx, images) }, c.startNode,
-	} {
+	for _, start := range []func(context.Context) error{c.startPlane, c.startRuntime, c.load, c.startNode} {
 		if err := start(ctx); err != nil {
 			return nil, err
 		}
@@ -181,9 +178,13 @@ func (c *Cluster) startRuntime(ctx context.Context) error {
 	})
 }
 
-// load imports images.
-func (c *Cluster) load(ctx context.Context, images []string) error {
-	for _, image := range images {
+// load imports the images.
+func (c *Cluster) load(ctx context.Context) error {
+	for name := range imagesIn("") {
+		image, err := Binary(ctx, name+".tar")
+		if err != nil {
+			return err
+		}
 		if err := quietly(c.Ctr(ctx, "images", "import", image)); err != nil {
 			return fmt.Errorf("import %s: %w", filepath.Base(image), err)
 		}

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/postrider/postrider/test/cluster"
 	"github.com/postrider/postrider/test/sandbox"
+	"github.com/postrider/postrider/test/stage"
 )
 
 func TestMain(m *testing.M) { os.Exit(runAll(m)) }
@@ -33,31 +33,30 @@ func runAll(m *testing.M) int {
 	return code
 }
 
-// imagesVariable names the images' files, from the program outside to the one inside.
-const imagesVariable = "POSTRIDER_E2E_IMAGES"
-
 // outside fetches and builds what the cluster needs, and then runs this test binary again in a sandbox.
 func outside(ctx context.Context) (int, error) {
-	images, err := cluster.Prepare(ctx, os.Stderr)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.Setenv(imagesVariable, strings.Join(images, string(os.PathListSeparator))); err != nil {
+	if err := stage.Prepare(ctx, os.Stderr); err != nil {
 		return 0, err
 	}
 	return sandbox.Run(ctx)
 }
 
-// theCluster is that of all tests.
-var theCluster *cluster.Cluster
+// The cluster and the stage of all tests, which run one after the other.
+var (
+	theCluster *cluster.Cluster
+	theStage   *stage.Stage
+)
 
 func inside(ctx context.Context, box *sandbox.Box, m *testing.M) int {
-	c, err := cluster.Up(ctx, box, filepath.SplitList(os.Getenv(imagesVariable))...)
+	var err error
+	if theCluster, err = cluster.Up(ctx, box); err == nil {
+		theStage, err = stage.InBox(ctx, box, theCluster, os.Stderr)
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
 		return 1
 	}
-	theCluster = c
+	defer theStage.Close()
 	return m.Run()
 }
 
