@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -58,18 +57,4 @@ func inside(ctx context.Context, box *sandbox.Box, m *testing.M) int {
 	}
 	defer theStage.Close()
 	return m.Run()
-}
-
-func kubectl(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := theCluster.Kubectl(t.Context(), args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-func TestAsRootTheManagerRunsAsInstalled(t *testing.T) {
-	kubectl(t, "apply", "-f", "../../dist/install.yaml")
-	kubectl(t, "-n", "postrider-system", "rollout", "status", "deployment/postrider-manager", "--timeout=2m")
 }

@@ -172,7 +172,7 @@ func (s *Stage) InstallImages(ctx context.Context, manager, worker string) error
 	if err := s.apply(ctx, text); err != nil {
 		return err
 	}
-	return s.RolledOut(ctx, System, "postrider-manager")
+	return s.rolledOut(ctx, System, "postrider-manager", func() error { return s.imageMissing(ctx, System) })
 }
 
 // Apply applies the samples.
@@ -206,10 +206,15 @@ func (s *Stage) Ready(ctx context.Context) error {
 
 // RolledOut waits until a Deployment runs its newest Pods only.
 func (s *Stage) RolledOut(ctx context.Context, namespace, deployment string) error {
+	return s.rolledOut(ctx, namespace, deployment, func() error { return nil })
+}
+
+// rolledOut gives up where hopeless says why.
+func (s *Stage) rolledOut(ctx context.Context, namespace, deployment string, hopeless func() error) error {
 	const state = `jsonpath={.metadata.generation} {.spec.replicas} {.status.observedGeneration} ` +
 		`{.status.updatedReplicas} {.status.availableReplicas} {.status.replicas}`
 	return s.until(ctx, "Deployment "+deployment, func() (string, error) {
-		if err := s.imageMissing(ctx, namespace); err != nil {
+		if err := hopeless(); err != nil {
 			return "", err
 		}
 		read, err := s.Read(ctx, "--namespace", namespace, "get", "deployment", deployment, "--output="+state)
@@ -263,17 +268,28 @@ func (s *Stage) until(ctx context.Context, what string, check func() (string, er
 	}
 }
 
-// Play opens the shop, waits until billing has booked everything of this play and those before, and checks it.
+// Play opens the shop and waits until all its business has had its effect.
 func (s *Stage) Play(ctx context.Context, cfg shop.Config) (shop.Totals, error) {
+	if err := s.Open(ctx, cfg); err != nil {
+		return s.totals, err
+	}
+	return s.Settle(ctx)
+}
+
+// Open opens the shop and returns when it closes. It may be opened again, with new orders.
+func (s *Stage) Open(ctx context.Context, cfg shop.Config) error {
 	cfg.First = s.orders
 	s.orders += cfg.Orders
-	played, err := shop.New(cfg, s.Sides.Orders, s.Sides.Writer).Drive(ctx)
-	if err != nil {
-		return played, err
-	}
-	s.totals = s.totals.Plus(played)
+	totals, err := shop.New(cfg, s.Sides.Orders, s.Sides.Writer).Drive(ctx)
+	s.totals = s.totals.Plus(totals)
+	return err
+}
+
+// Settle waits until billing has booked everything, checks the ledger, and returns what the shop has committed since the
+// stage was set up.
+func (s *Stage) Settle(ctx context.Context) (shop.Totals, error) {
 	var ledger shop.Ledger
-	err = s.until(ctx, "the ledger to be complete", func() (string, error) {
+	err := s.until(ctx, "the ledger to be complete", func() (string, error) {
 		var err error
 		ledger, err = shop.ReadLedger(ctx, s.Sides.Billing)
 		if err != nil || ledger.Entries >= s.totals.Messages {
@@ -282,9 +298,9 @@ func (s *Stage) Play(ctx context.Context, cfg shop.Config) (shop.Totals, error) 
 		return fmt.Sprintf("%d of %d entries", ledger.Entries, s.totals.Messages), nil
 	})
 	if err != nil {
-		return played, err
+		return s.totals, err
 	}
-	return played, s.totals.Check(ledger)
+	return s.totals, s.totals.Check(ledger)
 }
 
 // Show prints what a person sees.
