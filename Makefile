@@ -19,7 +19,7 @@ quickstart-cluster: ## See the same in a cluster: one of its own (root, Linux), 
 	@CGO_ENABLED=0 go build -trimpath -o bin/quickstart-cluster ./hack/quickstart-cluster && bin/quickstart-cluster
 
 .PHONY: test
-test: ## Run everything CI runs: verify, every test on real servers, the quick start.
+test: ## Run everything CI runs: verify, every test on real servers and clusters, both quick starts.
 	@hack/preflight.sh test
 	@go build -o bin/ci ./hack/ci && bin/ci test
 
@@ -36,6 +36,11 @@ test-postgres: ## Run what depends on PostgreSQL on versions 15, 16 and 18 too.
 	@for version in 15 16 18; do echo "=== PostgreSQL $$version" && CGO_ENABLED=1 bin/servers run --postgres=$$version -- \
 	  go test -race -count=1 -timeout=8m ./internal/postgres/... ./internal/relay/... ./internal/consumer/... \
 	  ./internal/verify/... ./outbox/... ./test/integration/... || exit 1; done; echo "OK: PostgreSQL 15, 16 and 18"
+
+.PHONY: test-pods
+test-pods: ## Try Postrider as installed, on a whole cluster with Pods in namespaces of its own: root, Linux.
+	@hack/preflight.sh
+	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -count=1 -timeout=20m -v ./test/e2e
 
 .PHONY: lint
 lint: ## Check style, sizes, import rules and API conventions.

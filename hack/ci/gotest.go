@@ -36,6 +36,7 @@ func (r *runner) testSteps(ctx context.Context) {
 			return r.goTest(ctx, []string{"CGO_ENABLED=0"}, append(skip, "-trimpath"), plain)
 		})
 	}
+	r.clusterSteps(ctx)
 	if r.exists("hack/quickstart") {
 		r.step(ctx, "quickstart", func(ctx context.Context) error { return r.sh(ctx, "make", "quickstart") })
 	}

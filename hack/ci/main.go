@@ -43,6 +43,7 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 	case "verify":
 		r.verifySteps(ctx)
 	case "test":
+		r.checkPods(ctx)
 		r.verifySteps(ctx)
 		r.testSteps(ctx)
 	default:

@@ -75,7 +75,7 @@ func Build(ctx context.Context, out io.Writer) (string, error) {
 	if _, err := os.Stat(filepath.Join(dir, binary)); err == nil {
 		return dir, nil
 	}
-	if err := roomFor(ctx, dir); err != nil {
+	if err := roomFor(ctx); err != nil {
 		return "", err
 	}
 	fmt.Fprintln(out, "Building Kubernetes (once a version; 6 to 15 minutes on two cores)")
@@ -179,12 +179,13 @@ func goOutput(ctx context.Context, dir string, args ...string) (string, error) {
 }
 
 // roomFor refuses before any work what would fail after minutes.
-func roomFor(ctx context.Context, dir string) error {
-	cache, err := goOutput(ctx, ".", "env", "GOCACHE")
+func roomFor(ctx context.Context) error {
+	caches, err := goOutput(ctx, ".", "env", "GOCACHE", "GOMODCACHE")
 	if err != nil {
 		return err
 	}
-	for _, at := range []string{dir, cache} {
+	for at := range strings.Lines(caches) {
+		at = strings.TrimSpace(at)
 		var fs syscall.Statfs_t
 		if err := syscall.Statfs(at, &fs); err != nil {
 			return fmt.Errorf("look at the disk of %s: %w", at, err)

@@ -25,21 +25,33 @@ const (
 )
 
 // ErrNeedsRoot says why Pods cannot run here.
-var ErrNeedsRoot = errors.New("running Pods needs root on Linux, or a cluster of your own: KUBECONFIG=FILE")
+var ErrNeedsRoot = errors.New("running Pods needs root on Linux; in a cluster of your own, the quick start " +
+	"does without: KUBECONFIG=FILE make quickstart-cluster")
 
 // Prepare makes ready, outside, what a cluster in a sandbox needs: the node's programs, which it installs where
 // apt-get is there, the binaries of Kubernetes and the images.
 func Prepare(ctx context.Context, out io.Writer) error {
-	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
-		return ErrNeedsRoot
-	}
-	if err := installPrograms(ctx, out); err != nil {
+	if err := Check(ctx, out); err != nil {
 		return err
 	}
 	if _, err := Build(ctx, out); err != nil {
 		return err
 	}
 	return buildImages(ctx, out)
+}
+
+// Check says before any work what Prepare could not do. It installs what is missing of the node's programs.
+func Check(ctx context.Context, out io.Writer) error {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		return ErrNeedsRoot
+	}
+	if err := installPrograms(ctx, out); err != nil {
+		return err
+	}
+	if _, err := Assets(ctx); !errors.Is(err, ErrNotBuilt) {
+		return err
+	}
+	return roomFor(ctx)
 }
 
 // Binary returns where Prepare puts a binary of the image.
