@@ -42,6 +42,12 @@ test-pods: ## Try Postrider as installed, on a whole cluster with Pods in namesp
 	@hack/preflight.sh
 	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -count=1 -timeout=20m -v ./test/e2e
 
+.PHONY: measure-manager
+measure-manager: ## Measure the operator with a hundred resources: memory, processor time at rest and under load.
+	@hack/preflight.sh
+	@go run ./hack/cluster
+	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -run '^$$' -bench BenchmarkManager -timeout 30m ./test/envtest
+
 .PHONY: lint
 lint: ## Check style, sizes, import rules and API conventions.
 	@hack/preflight.sh

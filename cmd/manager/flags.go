@@ -30,6 +30,7 @@ Flags:
 // flags are the command line of the manager.
 type flags struct {
 	workerImage       string
+	policyFrom        string
 	namespaces        list
 	allowInsecure     bool
 	priorityClasses   list
@@ -73,6 +74,9 @@ func parseFlags(args []string, build telemetry.Build, out, failures io.Writer) (
 	config.RegisterFlags(set)
 	set.Lookup(config.KubeconfigFlagName).Usage = "kubeconfig file of the API server; a Pod needs none"
 	set.StringVar(&f.workerImage, "worker-image", "", "`image` of all workers, best with its digest; required")
+	set.StringVar(&f.policyFrom, "network-policy-from", "", "this manager's namespace: workers get a NetworkPolicy by "+
+		"which they are reached from it, and for metrics from namespaces labelled postrider.dev/metrics=enabled, alone; "+
+		"where unset, none is made, and one that is there stays")
 	set.Var(&f.namespaces, "namespaces", "`namespaces` to look after, joined by commas; all of them where unset")
 	set.BoolVar(&f.allowInsecure, "allow-insecure-transport", false, "permit tls.mode Insecure, which sends plain text")
 	set.Var(&f.priorityClasses, "priority-classes", "priority `classes` that resources may name, joined by commas")

@@ -103,7 +103,7 @@ func setup(mgr ctrl.Manager, f flags) error {
 	}
 	if err := controller.Setup(mgr, controller.Options{
 		Gauges:                 gauges,
-		Settings:               desired.Settings{Image: f.workerImage},
+		Settings:               desired.Settings{Image: f.workerImage, OperatorNamespace: f.policyFrom},
 		AllowInsecureTransport: f.allowInsecure,
 		PriorityClasses:        f.priorityClasses,
 		Concurrency:            f.concurrentPasses,

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -37,6 +38,12 @@ func (r *reconciler[R, S]) applyWorkload(ctx context.Context, w desired.Workload
 	if _, err := applyChild(ctx, r.client, w.PodDisruptionBudget, seen.budget, seen.budget != nil,
 		policyv1ac.ExtractPodDisruptionBudget); err != nil {
 		return err
+	}
+	if w.NetworkPolicy != nil {
+		if _, err := applyChild(ctx, r.client, w.NetworkPolicy, seen.network, seen.network != nil,
+			networkingv1ac.ExtractNetworkPolicy); err != nil {
+			return err
+		}
 	}
 	if w.Deployment.Spec.Replicas == nil {
 		if err := r.leaveReplicas(ctx, w.Deployment, seen.deployment); err != nil {

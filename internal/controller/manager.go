@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,7 +21,8 @@ import (
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, networkingv1.AddToScheme,
+		coordinationv1.AddToScheme, v1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("register kinds: %w", err)
@@ -41,6 +43,7 @@ func CacheOptions(namespaces []string) cache.Options {
 			&corev1.ConfigMap{}:             {Label: ours},
 			&corev1.Pod{}:                   {Label: ours, Transform: cache.TransformStripManagedFields()},
 			&corev1.ServiceAccount{}:        {Label: ours},
+			&networkingv1.NetworkPolicy{}:   {Label: ours},
 			&policyv1.PodDisruptionBudget{}: {Label: ours},
 		},
 	}

@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,7 @@ type observed struct {
 	serviceAccount *corev1.ServiceAccount
 	configMap      *corev1.ConfigMap
 	budget         *policyv1.PodDisruptionBudget
+	network        *networkingv1.NetworkPolicy
 	deployment     *appsv1.Deployment
 	// pods are those of the Deployment that are not being deleted, by name.
 	pods []*corev1.Pod
@@ -41,6 +43,9 @@ func (r *reconciler[R, S]) observe(ctx context.Context, resource R) (*observed, 
 	seen.serviceAccount = read(ctx, &children, &corev1.ServiceAccount{})
 	seen.configMap = read(ctx, &children, &corev1.ConfigMap{})
 	seen.budget = read(ctx, &children, &policyv1.PodDisruptionBudget{})
+	if r.Settings.OperatorNamespace != "" {
+		seen.network = read(ctx, &children, &networkingv1.NetworkPolicy{})
+	}
 	seen.deployment = read(ctx, &children, &appsv1.Deployment{})
 	if children.err == nil && seen.deployment != nil {
 		seen.pods, children.err = r.ownPods(ctx, seen.deployment, of.selector)

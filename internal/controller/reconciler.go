@@ -22,6 +22,7 @@ import (
 // +kubebuilder:rbac:groups=apps,resources=deployments,verbs=create;get;list;patch;watch
 // +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=create;get;list;patch;watch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=create;get;list;patch;watch
 // +kubebuilder:rbac:groups=postrider.dev,resources=inboxconsumers;outboxrelays,verbs=get;list;watch
 // +kubebuilder:rbac:groups=postrider.dev,resources=inboxconsumers/finalizers;outboxrelays/finalizers,verbs=update

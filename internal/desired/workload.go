@@ -14,6 +14,7 @@ import (
 	appsv1ac "k8s.io/client-go/applyconfigurations/apps/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
 
 	"github.com/postrider/postrider/api/v1alpha1"
@@ -47,6 +48,9 @@ const AnnotationTables = "postrider.dev/tables"
 type Settings struct {
 	// Image holds every command. Nothing of a resource says which image runs.
 	Image string
+	// OperatorNamespace is where the operator's Pods are. They alone, and namespaces labelled LabelMetrics, reach the
+	// workers; empty, no NetworkPolicy is made.
+	OperatorNamespace string
 }
 
 // Workload is what runs a resource, to be applied in the order of its fields.
@@ -54,6 +58,8 @@ type Workload struct {
 	ServiceAccount      *corev1ac.ServiceAccountApplyConfiguration
 	ConfigMap           *corev1ac.ConfigMapApplyConfiguration
 	PodDisruptionBudget *policyv1ac.PodDisruptionBudgetApplyConfiguration
+	// NetworkPolicy is nil where Settings name no OperatorNamespace.
+	NetworkPolicy *networkingv1ac.NetworkPolicyApplyConfiguration
 	// Deployment names replicas only where the resource does.
 	Deployment *appsv1ac.DeploymentApplyConfiguration
 }
@@ -176,6 +182,7 @@ func (b builder) build(cfg any) (Workload, error) {
 				WithMaxUnavailable(intstr.FromInt32(1)).
 				WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow).
 				WithSelector(metav1ac.LabelSelector().WithMatchLabels(b.selector))),
+		NetworkPolicy: b.networkPolicy(),
 		Deployment: appsv1ac.Deployment(b.name, namespace).
 			WithLabels(b.labels()).WithOwnerReferences(b.ownedBy()).
 			WithSpec(deployment),

@@ -19,11 +19,14 @@ import (
 
 const image = "registry.example/postrider@sha256:1111"
 
+// settings are those of an operator that is installed.
+var settings = desired.Settings{Image: image, OperatorNamespace: "postrider-system"}
+
 // manifests writes a workload as a person would apply it.
 func manifests(t *testing.T, w desired.Workload) string {
 	t.Helper()
 	var all []string
-	for _, object := range []any{w.ServiceAccount, w.ConfigMap, w.PodDisruptionBudget, w.Deployment} {
+	for _, object := range []any{w.ServiceAccount, w.ConfigMap, w.PodDisruptionBudget, w.NetworkPolicy, w.Deployment} {
 		raw, err := yaml.Marshal(object)
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +52,7 @@ func full(t *testing.T) (*v1alpha1.OutboxRelay, *v1alpha1.InboxConsumer) {
 
 func relayWorkload(t *testing.T, relay *v1alpha1.OutboxRelay) desired.Workload {
 	t.Helper()
-	w, err := desired.RelayWorkload(relay, desired.Settings{Image: image})
+	w, err := desired.RelayWorkload(relay, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +69,7 @@ func TestWorkloads(t *testing.T) {
 			t.Parallel()
 			relay, consumer := resources(t, paths...)
 			golden(t, name+".relay.workload.yaml", manifests(t, relayWorkload(t, relay)))
-			w, err := desired.ConsumerWorkload(consumer, desired.Settings{Image: image})
+			w, err := desired.ConsumerWorkload(consumer, settings)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,7 +172,7 @@ func TestNothingOfAUserIsInTheCommandLine(t *testing.T) {
 	_, consumer := full(t)
 	const evil = "$(GOMEMLIMIT);id"
 	consumer.Spec.Handler.SQL.Routes[0].Statement = evil
-	w, err := desired.ConsumerWorkload(consumer, desired.Settings{Image: image})
+	w, err := desired.ConsumerWorkload(consumer, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +199,7 @@ func TestPodsMeetPodSecurityRestricted(t *testing.T) {
 	relay, consumer := full(t)
 	consumer.Spec.Inbox.SchemaPolicy = v1alpha1.SchemaPolicyManaged
 	consumer.Spec.Inbox.MigrationCredentialsSecretRef = &v1alpha1.SecretReference{Name: "owner"}
-	second, err := desired.ConsumerWorkload(consumer, desired.Settings{Image: image})
+	second, err := desired.ConsumerWorkload(consumer, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,6 +328,50 @@ func TestResourcesOfAContainer(t *testing.T) {
 	}
 }
 
+func TestNoNetworkPolicyWithoutTheOperatorsNamespace(t *testing.T) {
+	t.Parallel()
+	relay, consumer := full(t)
+	for _, namespace := range []string{"", "postrider-system"} {
+		s := desired.Settings{Image: image, OperatorNamespace: namespace}
+		r, relayErr := desired.RelayWorkload(relay, s)
+		c, consumerErr := desired.ConsumerWorkload(consumer, s)
+		if relayErr != nil || consumerErr != nil {
+			t.Fatal(relayErr, consumerErr)
+		}
+		if made := r.NetworkPolicy != nil && c.NetworkPolicy != nil; made != (namespace != "") {
+			t.Errorf("in namespace %q: a NetworkPolicy is made: %v", namespace, made)
+		}
+	}
+}
+
+// Security T4: what hands out a cloud's credentials is not reached, whatever host a resource names.
+func TestTheNetworkPolicyKeepsWorkersFromTheirNode(t *testing.T) {
+	t.Parallel()
+	relay, _ := full(t)
+	policy := relayWorkload(t, relay).NetworkPolicy.Spec
+	if len(policy.PolicyTypes) != 2 || len(policy.Ingress) != 1 || len(policy.Ingress[0].Ports) != 1 ||
+		policy.Ingress[0].Ports[0].Port.IntVal != desired.StatusPort {
+		t.Errorf("ingress = %v, want the status port alone", text(t, policy.Ingress))
+	}
+	for _, rule := range policy.Egress {
+		if len(rule.To) == 0 { // anywhere: for names only
+			for _, port := range rule.Ports {
+				if port.Port.IntVal != 53 {
+					t.Errorf("port %d is reached anywhere", port.Port.IntVal)
+				}
+			}
+			if len(rule.Ports) == 0 {
+				t.Error("everything is reached anywhere")
+			}
+		}
+		for _, to := range rule.To {
+			if to.IPBlock != nil && len(to.IPBlock.Except) == 0 {
+				t.Errorf("block %s leaves nothing out", *to.IPBlock.CIDR)
+			}
+		}
+	}
+}
+
 func TestReplicasAreNamedOnlyWhereTheResourceDoes(t *testing.T) {
 	t.Parallel()
 	relay, _ := full(t)
@@ -351,7 +398,7 @@ func TestAConfigurationThatNoConfigMapHolds(t *testing.T) {
 		r.Statement = "SELECT 1 --" + strings.Repeat("\t", 8181) // each takes two characters in JSON
 		consumer.Spec.Handler.SQL.Routes = append(consumer.Spec.Handler.SQL.Routes, r)
 	}
-	if _, err := desired.ConsumerWorkload(consumer, desired.Settings{Image: image}); err == nil ||
+	if _, err := desired.ConsumerWorkload(consumer, settings); err == nil ||
 		!strings.Contains(err.Error(), "shorten the statements") {
 		t.Errorf("ConsumerWorkload() error = %v, want it to say what to do", err)
 	}

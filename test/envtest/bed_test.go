@@ -145,7 +145,8 @@ func (b *bed) operate(ctx context.Context, o controller.Options, done chan<- err
 	if err != nil {
 		return fmt.Errorf("make the operator: %w", err)
 	}
-	o.Settings, o.Scraper = desired.Settings{Image: image}, controller.NewHTTPScraper(workerPort)
+	o.Settings = desired.Settings{Image: image, OperatorNamespace: "postrider-system"}
+	o.Scraper = controller.NewHTTPScraper(workerPort)
 	if err := controller.Setup(mgr, o); err != nil {
 		return err
 	}
@@ -216,7 +217,7 @@ func (s *requests) in(namespace string) map[string]int {
 // space is a namespace of one test.
 type space struct {
 	*bed
-	t    *testing.T
+	t    testing.TB
 	name string
 }
 
@@ -240,7 +241,7 @@ func (s *space) get(name string, into client.Object) bool {
 }
 
 // eventually waits until check returns nothing; what it returned last is the failure.
-func eventually(t *testing.T, what string, check func() string) {
+func eventually(t testing.TB, what string, check func() string) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()

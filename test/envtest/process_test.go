@@ -53,7 +53,7 @@ func (p *process) logged() string {
 	return p.log.String()
 }
 
-func startManager(t *testing.T, binary, kubeconfig string, flags ...string) *process {
+func startManager(t testing.TB, binary, kubeconfig string, flags ...string) *process {
 	t.Helper()
 	p := &process{ended: make(chan struct{})}
 	for _, port := range []*int{&p.metrics, &p.health} {
@@ -84,7 +84,7 @@ func startManager(t *testing.T, binary, kubeconfig string, flags ...string) *pro
 	return p
 }
 
-func buildManager(t *testing.T) string {
+func buildManager(t testing.TB) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "manager")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", binary, "../../cmd/manager")
@@ -114,7 +114,7 @@ func answerOf(ctx context.Context, url string) (int, string) {
 }
 
 // own starts a control plane for one test, without the operator of the others. end ends it early.
-func own(t *testing.T) (b *bed, end func()) {
+func own(t testing.TB) (b *bed, end func()) {
 	t.Helper()
 	plane, err := cluster.Start(t.Context())
 	if err != nil {
@@ -134,7 +134,7 @@ func own(t *testing.T) (b *bed, end func()) {
 }
 
 // spaceIn makes a namespace on a plane.
-func spaceIn(t *testing.T, b *bed, name string) *space {
+func spaceIn(t testing.TB, b *bed, name string) *space {
 	t.Helper()
 	if err := b.admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 		t.Fatal(err)

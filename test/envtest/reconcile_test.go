@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,7 @@ func (s *space) children(name string) map[string]client.Object {
 		"ServiceAccount":      &corev1.ServiceAccount{ObjectMeta: meta},
 		"ConfigMap":           &corev1.ConfigMap{ObjectMeta: meta},
 		"PodDisruptionBudget": &policyv1.PodDisruptionBudget{ObjectMeta: meta},
+		"NetworkPolicy":       &networkingv1.NetworkPolicy{ObjectMeta: meta},
 		"Deployment":          &appsv1.Deployment{ObjectMeta: meta},
 	}
 }
@@ -95,7 +97,7 @@ func TestDriftIsRepairedAndWhatIsOthersIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, child := range s.children(name) {
-		if kind == "PodDisruptionBudget" || kind == "ServiceAccount" {
+		if kind == "PodDisruptionBudget" || kind == "ServiceAccount" || kind == "NetworkPolicy" {
 			if err := s.admin.Delete(t.Context(), child); err != nil {
 				t.Fatal(err)
 			}
@@ -192,7 +194,8 @@ func TestReplicasBelongToWhoeverScales(t *testing.T) {
 // Security T15: what is not ours is never touched.
 func TestAnObjectOfTheNameIsNotTouched(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"ServiceAccount", "ConfigMap", "PodDisruptionBudget", "Deployment"} {
+	kinds := []string{"ServiceAccount", "ConfigMap", "PodDisruptionBudget", "NetworkPolicy", "Deployment"}
+	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := newSpace(t)

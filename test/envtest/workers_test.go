@@ -41,6 +41,7 @@ var addresses atomic.Uint32
 // /statusz as a worker does that has read the ConfigMap of its resource.
 type workers struct {
 	space *space
+	port  int
 
 	mu      sync.Mutex
 	change  func(pod string, r *statusz.Report) // what is not well
@@ -49,10 +50,13 @@ type workers struct {
 	servers map[types.UID]*http.Server
 }
 
-func (s *space) runWorkers() *workers {
+func (s *space) runWorkers() *workers { return s.runWorkersAt(workerPort) }
+
+// runWorkersAt runs workers that answer at another port.
+func (s *space) runWorkersAt(port int) *workers {
 	s.t.Helper()
 	w := &workers{
-		space: s, silent: make(map[string]bool), asked: make(map[string]int), servers: make(map[types.UID]*http.Server),
+		space: s, port: port, silent: make(map[string]bool), asked: make(map[string]int), servers: make(map[types.UID]*http.Server),
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // outlives the test's context, for the clean-up
 	done := make(chan struct{})
@@ -92,7 +96,7 @@ func (w *workers) run(ctx context.Context) {
 func (w *workers) startPod(ctx context.Context, pod *corev1.Pod) error {
 	n := addresses.Add(1) + 1
 	ip := net.IPv4(127, 1, byte(n>>8), byte(n)).String()
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(workerPort)))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(w.port)))
 	if err != nil {
 		return err
 	}
