@@ -81,6 +81,8 @@ func newRootCommand() *cobra.Command {
 		newSchemaCommand,
 		newUpCommand,
 		newVerifyCommand,
+		newStatusCommand,
+		newDeadLettersCommand,
 		newBenchCommand,
 	} {
 		root.AddCommand(command())

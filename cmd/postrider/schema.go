@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/postgres"
@@ -125,14 +126,7 @@ func (f *schemaFlags) connecting(
 ) {
 	command.ValidArgs = []string{string(schema.Outbox), string(schema.Inbox)}
 	command.Args = usage(cobra.MatchAll(cobra.MinimumNArgs(1), cobra.OnlyValidArgs))
-	flags := command.Flags()
-	flags.StringSliceVar(&f.db.Hosts, "host", nil, "database host; of several the writable one is used")
-	flags.Int32Var(&f.db.Port, "port", 5432, "database port")
-	flags.StringVar(&f.db.Database, "database", "", "database name")
-	flags.StringVar(&f.db.CredentialsDir, "credentials-dir", "", "folder with the files username and password")
-	flags.StringVar(&f.db.TLS.Mode, "tls-mode", "VerifyFull", "VerifyFull, VerifyCA or Insecure (plain text)")
-	flags.StringVar(&f.db.TLS.CAFile, "ca-file", "", "PEM bundle; the system's roots where empty")
-	flags.StringVar(&f.db.TLS.ClientCertificateDir, "client-certificate-dir", "", "folder with tls.crt and tls.key")
+	connectionFlags(command.Flags(), &f.db)
 	command.RunE = func(command *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(command.Context(), schemaTimeout)
 		defer cancel()
@@ -149,6 +143,17 @@ func (f *schemaFlags) connecting(
 		defer pool.Close()
 		return shown(run(ctx, pool, o, command.OutOrStdout()))
 	}
+}
+
+// connectionFlags are those that say how to reach a database.
+func connectionFlags(flags *pflag.FlagSet, db *config.Postgres) {
+	flags.StringSliceVar(&db.Hosts, "host", nil, "database host; of several the writable one is used")
+	flags.Int32Var(&db.Port, "port", 5432, "database port")
+	flags.StringVar(&db.Database, "database", "", "database name")
+	flags.StringVar(&db.CredentialsDir, "credentials-dir", "", "folder with the files username and password")
+	flags.StringVar(&db.TLS.Mode, "tls-mode", "VerifyFull", "VerifyFull, VerifyCA or Insecure (plain text)")
+	flags.StringVar(&db.TLS.CAFile, "ca-file", "", "PEM bundle; the system's roots where empty")
+	flags.StringVar(&db.TLS.ClientCertificateDir, "client-certificate-dir", "", "folder with tls.crt and tls.key")
 }
 
 // shown keeps what the server says out of the terminal's log, except for what is ours to say.

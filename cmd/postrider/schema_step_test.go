@@ -17,16 +17,22 @@ func relayFile(t *testing.T, db *testkit.DB) string {
 	t.Helper()
 	second := config.Duration(time.Second)
 	raw, err := json.Marshal(config.Relay{
-		Version: config.Version, RunPolicy: config.RunPolicyRun, Source: db.Config(), Ordering: config.OrderingPerKey,
-		Resource: config.Resource{Namespace: "shop", Name: "orders", UID: "uid-1", Generation: 1},
-		Outbox:   config.Outbox{Table: "events", Shards: 4, PublishedRetention: config.Duration(time.Hour)},
+		Version:   config.Version,
+		RunPolicy: config.RunPolicyRun,
+		Source:    db.Config(),
+		Ordering:  config.OrderingPerKey,
+		Resource:  config.Resource{Namespace: "shop", Name: "orders", UID: "uid-1", Generation: 1},
+		Outbox:    config.Outbox{Table: "events", Shards: 4, PublishedRetention: config.Duration(time.Hour)},
 		NATS: &config.NATS{
 			Servers: []string{"nats:4222"}, Stream: "ORDERS", Topology: config.TopologyVerify, Subject: "orders",
 			TLS: config.TLS{Mode: config.TLSInsecure},
 		},
-		Lease: 30 * second, StatusTick: second, Backoff: config.Backoff{Initial: second, Max: second},
-		OnDeadLetter: config.BlockKey, Budget: config.Budget{MaxAttempts: 1, MaxElapsed: second, MinRetriesPerSecond: 1},
-		Batch: config.Batch{MaxMessages: 1, MaxBytes: 1024, PollInterval: second, PublishTimeout: second},
+		Lease:        30 * second,
+		StatusTick:   second,
+		Backoff:      config.Backoff{Initial: second, Max: second},
+		OnDeadLetter: config.BlockKey,
+		Budget:       config.Budget{MaxAttempts: 1, MaxElapsed: second, MinRetriesPerSecond: 1},
+		Batch:        config.Batch{MaxMessages: 1, MaxBytes: 1024, PollInterval: second, PublishTimeout: second},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -119,7 +119,7 @@ func (w *world) process(o options) *process {
 	var err error
 	cfg := outboxdb.Config{
 		Names: w.names, Relay: o.relay, RelayUID: o.relay + "-uid", Holder: p.cfg.Holder, Shards: w.shards,
-		Unordered: p.cfg.Unordered, QueryTimeout: p.cfg.QueryTimeout,
+		Unordered: p.cfg.Unordered, SkipDeadLetters: o.skip, QueryTimeout: p.cfg.QueryTimeout,
 	}
 	if w.team != nil {
 		cfg.Columns = w.team.columns

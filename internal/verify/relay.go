@@ -60,6 +60,7 @@ const (
 	FactHeld             = "of these held back"
 	FactRelayDeadLetters = "open dead letters of the relay"
 	FactDuplicates       = "allowed duplicates in the stream"
+	FactMarkers          = "published markers of skipped or discarded messages"
 )
 
 func (s *session) relayFacts(ctx context.Context) ([]Fact, error) {
@@ -71,9 +72,11 @@ func (s *session) relayFacts(ctx context.Context) ([]Fact, error) {
 		{Name: FactHeld},
 		{Name: FactRelayDeadLetters},
 		{Name: FactDuplicates},
+		{Name: FactMarkers},
 	}
 	err := s.tx.QueryRow(ctx, s.names.SQL(relayFactsSQL)).Scan(
-		&facts[0].Count, &facts[1].Count, &facts[2].Count, &facts[3].Count, &facts[4].Count)
+		&facts[0].Count, &facts[1].Count, &facts[2].Count, &facts[3].Count, &facts[4].Count,
+		&facts[5].Count)
 	if err != nil {
 		return nil, fmt.Errorf("count rows: %w", err)
 	}
@@ -120,7 +123,8 @@ SELECT (SELECT count(*) FROM {outbox_published}),
        (SELECT coalesce(sum(copies - 1), 0)::bigint FROM (
           SELECT count(*) AS copies, count(DISTINCT digest) AS contents FROM pg_temp.verify_stream
           WHERE event_id IS NOT NULL GROUP BY source, event_id) d
-        WHERE copies > 1 AND contents = 1)`
+        WHERE copies > 1 AND contents = 1),
+       (SELECT count(*) FROM {outbox_published} WHERE event_type = 'postrider.skipped')`
 
 	// Two reasons are visible and allowed (contract G1): the row stands behind an open dead letter of its key, or the
 	// head of its key fails ambiguously and no witness tells whose fault it is.
@@ -135,7 +139,7 @@ WITH bad AS (
                     WHERE f.origin = 'Relay' AND f.state IN ('Open', 'Replaying') AND f.ordering_key = g.ordering_key))
     AND NOT EXISTS (
       SELECT 1 FROM {outbox} h
-      WHERE h.held AND h.ordering_key = o.ordering_key AND h.attempts = 0 AND h.last_failed_at IS NOT NULL))
+      WHERE h.held AND h.ordering_key = o.ordering_key AND h.ambiguous_since IS NOT NULL))
 SELECT (SELECT count(*) FROM {outbox}), (SELECT count(*) FROM bad),
        (SELECT format('event %s at position %s, %s since %s', event_id, position,
                       CASE WHEN held THEN 'held' ELSE 'ready' END, created_at)
@@ -150,7 +154,7 @@ WITH bad AS (
 SELECT (SELECT count(*) FROM {outbox} WHERE held), (SELECT count(*) FROM bad),
        (SELECT format('event %s at position %s', event_id, position) FROM bad ORDER BY position LIMIT 1)`
 
-	// The gate of a row that expired stays until it is due.
+	// The gate of a row that expired stays until it is due, and one whose message was given up until it is looked at.
 	gateWithoutReasonSQL = `
 WITH bad AS (
   SELECT g.shard, g.ordering_key, g.state FROM {outbox_gate} g
@@ -160,6 +164,7 @@ WITH bad AS (
     AND NOT (g.state = 'Blocked' AND EXISTS (
       SELECT 1 FROM {message_failure} f
       WHERE f.origin = 'Relay' AND f.state IN ('Open', 'Replaying') AND f.ordering_key = g.ordering_key))
+    AND (g.due IS NULL OR g.due NOT BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp())
     AND NOT EXISTS (
       SELECT 1 FROM {outbox_published} p
       WHERE p.broker_position = 'expired' AND g.ordering_key IN (p.ordering_key, p.event_id::text)))
