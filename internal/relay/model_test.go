@@ -14,13 +14,15 @@ import (
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/postgres/outboxdb"
 	"github.com/postrider/postrider/internal/relay"
 	"github.com/postrider/postrider/internal/retry"
 	"github.com/postrider/postrider/test/testkit"
 )
 
 // The model runs the real relay on a real PostgreSQL under everything that goes wrong: writers that commit late or roll
-// back, a broker that refuses, gives no answer or is not there, a database that fails any statement or loses its answer,
+// back, a broker that refuses until budgets are spent, answers late, twice or not at all, or is not there, people who
+// replay and discard dead letters, a database that fails any statement or loses its answer,
 // processes that are killed, and processes that stand still until another has their shards and then go on. Afterwards every message must have arrived, the first time in
 // the order of its key, and nothing may be left behind.
 //
@@ -33,13 +35,15 @@ type model struct {
 	seed      uint64
 	keys      int
 	unordered bool
+	skip      bool // ordering.onDeadLetter: SkipMessage
 	// mutate changes a process's store or broker; nil for the real rules.
 	mutate mutation
 
 	quiet  atomic.Bool // nothing goes wrong any more
 	writes atomic.Int64
 	judge  *orderJudge
-	counts struct{ crashes, freezes, rejects, unknowns, outages atomic.Int64 }
+	late   sync.WaitGroup // messages that arrive after their publish was given up
+	counts struct{ crashes, freezes, rejects, unknowns, outages, replays, discards atomic.Int64 }
 }
 
 // orderJudge watches what arrives for the first time out of order.
@@ -121,7 +125,11 @@ func (b *modelBroker) one(m message.Message) broker.Confirmation {
 		x = 0
 	}
 	switch {
-	case x < 0.80:
+	case x < 0.78, m.Type == message.SkippedType && x < 0.94: // a marker that were dropped would leave a hole
+		b.m.judge.arrived(m)
+		return broker.Confirmation{Outcome: broker.Confirmed, Position: "ORDERS@1"}
+	case x < 0.80: // the broker keeps it twice
+		b.m.judge.arrived(m)
 		b.m.judge.arrived(m)
 		return broker.Confirmation{Outcome: broker.Confirmed, Position: "ORDERS@1"}
 	case x < 0.90:
@@ -130,9 +138,18 @@ func (b *modelBroker) one(m message.Message) broker.Confirmation {
 	case x < 0.94:
 		b.m.counts.rejects.Add(1)
 		return broker.Confirmation{Outcome: broker.Ambiguous, Reason: broker.ReasonPermissionDenied}
-	case x < 0.97: // it arrived, and the answer was lost
+	case x < 0.96: // it arrived, and the answer was lost
 		b.m.judge.arrived(m)
-		fallthrough
+		b.m.counts.unknowns.Add(1)
+		return unknown
+	case x < 0.98: // it arrives when nobody waits for it any more
+		wait := time.Duration(b.roll()*20) * time.Millisecond
+		b.m.late.Go(func() {
+			<-time.After(wait)
+			b.m.judge.arrived(m)
+		})
+		b.m.counts.unknowns.Add(1)
+		return unknown
 	default:
 		b.m.counts.unknowns.Add(1)
 		return unknown
@@ -194,6 +211,7 @@ func (mb *member) start(ctx context.Context) {
 	o := options{
 		config:    m.processConfig,
 		publisher: client,
+		skip:      m.skip,
 		wrap: func(s relay.Store) relay.Store {
 			if m.mutate.store != nil {
 				s = m.mutate.store(s)
@@ -259,6 +277,41 @@ func (m *model) processConfig(c *relay.Config) {
 		MaxMessages: 12, MaxBytes: 1 << 20, PollInterval: 5 * time.Millisecond, PublishTimeout: 300 * time.Millisecond,
 	}
 	c.Backoff = retry.Backoff{Initial: 3 * time.Millisecond, Max: 30 * time.Millisecond}
+	c.Budget = retry.Budget{MaxAttempts: 2, MaxElapsed: time.Hour}
+}
+
+// decider replays and discards dead letters until ctx ends: some at random while there is trouble, all afterwards.
+func (m *model) decider(ctx context.Context) {
+	random := seeded(m.seed + 77)
+	desk := m.desk()
+	for rest(ctx, random, 5, 30) {
+		letters, err := desk.List(ctx, outboxdb.Filter{State: "Open", Limit: 50})
+		if err != nil && ctx.Err() == nil {
+			m.t.Errorf("decider: %v", err)
+			return
+		}
+		for i := range letters {
+			if m.quiet.Load() || random.Float64() < 0.3 {
+				m.decide(ctx, desk, letters[i].ID, random.Float64() < 0.6)
+			}
+		}
+	}
+}
+
+func (m *model) decide(ctx context.Context, desk *outboxdb.Desk, id int64, again bool) {
+	count, err := &m.counts.discards, error(nil)
+	if again {
+		count, err = &m.counts.replays, desk.Replay(ctx, id, somebody, m.skip || m.unordered)
+	} else {
+		err = desk.Discard(ctx, id, somebody)
+	}
+	_, refused := errors.AsType[*outboxdb.RefusedError](err) // another of its key comes first
+	switch {
+	case err == nil:
+		count.Add(1)
+	case !refused && ctx.Err() == nil:
+		m.t.Errorf("decide: %v", err)
+	}
 }
 
 // fewWrites is how many messages a run has at least, however slow the machine: with less it shows nothing.
@@ -328,6 +381,7 @@ func (m *model) run(trouble, patience time.Duration) []string {
 	for i := range uint64(4) {
 		writers.Go(func() { m.writer(writing, i) })
 	}
+	members.Go(func() { m.decider(ctx) })
 	for i := range uint64(2) {
 		mb := &member{m: m, index: i, random: seeded(m.seed*1000 + i), frozen: &freezer{}}
 		members.Go(func() { mb.live(ctx) })
@@ -337,6 +391,7 @@ func (m *model) run(trouble, patience time.Duration) []string {
 	m.comeToRest(patience)
 	cancel()
 	members.Wait()
+	m.late.Wait()
 	return m.wrong()
 }
 
@@ -348,7 +403,8 @@ func (m *model) comeToRest(patience time.Duration) {
 	defer still.Stop()
 	for last := int64(-1); ; {
 		left := testkit.Value[int64](m.DB,
-			`SELECT (SELECT count(*) FROM message_outbox) + (SELECT count(*) FROM message_outbox_gate)`)
+			`SELECT (SELECT count(*) FROM message_outbox) + (SELECT count(*) FROM message_outbox_gate)
+			 + (SELECT count(*) FROM message_failure WHERE state IN ('Open', 'Replaying'))`)
 		if left == 0 {
 			return
 		}
@@ -378,9 +434,14 @@ func (m *model) wrong() []string {
 	note(m.orphans(), "orphans")
 	note(testkit.Value[int64](m.DB, `SELECT count(*) - count(DISTINCT event_id) FROM message_outbox_published`),
 		"rows archived twice")
+	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state IN ('Open', 'Replaying')`),
+		"dead letters undecided")
 	written := testkit.Value[int64](m.DB, `SELECT coalesce(sum(last), 0)::bigint FROM message_outbox_sequence`)
 	archived := testkit.Values[[16]byte](m.DB, `SELECT event_id FROM message_outbox_published`)
-	note(written-int64(len(archived))-m.left(), "rows neither waiting nor archived")
+	given := testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state = 'Discarded'`)
+	markers := testkit.Value[int64](m.DB,
+		`SELECT count(*) FROM message_outbox_published WHERE event_type = 'postrider.skipped'`)
+	note(written-int64(len(archived))+markers-given-m.left(), "rows neither waiting, archived nor discarded")
 	m.judge.mu.Lock()
 	defer m.judge.mu.Unlock()
 	missing, repeats := int64(0), 0
@@ -392,9 +453,10 @@ func (m *model) wrong() []string {
 		repeats += max(n-1, 0)
 	}
 	note(missing, "archived messages that never arrived")
-	m.t.Logf("seed %d: %d messages, %d repeats, %d crashes, %d freezes, %d rejects, %d unknowns, %d outages; wrong: %v",
+	m.t.Logf("seed %d: %d messages, %d repeats, %d crashes, %d freezes, %d rejects, %d unknowns, %d outages, "+
+		"%d replays, %d discards; wrong: %v",
 		m.seed, written, repeats, m.counts.crashes.Load(), m.counts.freezes.Load(), m.counts.rejects.Load(),
-		m.counts.unknowns.Load(), m.counts.outages.Load(), wrong)
+		m.counts.unknowns.Load(), m.counts.outages.Load(), m.counts.replays.Load(), m.counts.discards.Load(), wrong)
 	return wrong
 }
 
@@ -404,18 +466,21 @@ func TestModel(t *testing.T) {
 	cases := map[string]struct {
 		seed      uint64
 		unordered bool
+		skip      bool
 		options   []testkit.PostgresOption
 	}{
 		"per key, seed 1":                  {seed: 1},
 		"per key, seed 2":                  {seed: 2},
 		"per key, seed 3":                  {seed: 3},
 		"unordered":                        {seed: 4, unordered: true},
+		"a marker for each dead letter":    {seed: 6, skip: true},
 		"per key, SERIALIZABLE by default": {seed: 5, options: []testkit.PostgresOption{testkit.Serializable()}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := &model{world: newWorld(t, 3, tc.options...), seed: tc.seed, keys: 9, unordered: tc.unordered}
+			m := &model{world: newWorld(t, 3, tc.options...), seed: tc.seed, keys: 9}
+			m.unordered, m.skip = tc.unordered, tc.skip
 			for _, mistake := range m.run(6*time.Second, 20*time.Second) {
 				t.Error(mistake)
 			}
