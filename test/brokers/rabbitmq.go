@@ -3,6 +3,7 @@ package brokers
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/internal/local/keeper"
@@ -128,6 +130,7 @@ type RabbitMQ struct {
 	ports   rabbitPorts
 	pki     PKI
 	names   *keeper.Keeper // keeps epmd, which tells nodes' ports
+	asking  sync.Mutex     // held while Eval runs
 }
 
 type rabbitPorts struct{ amqp, amqps, epmd, distribution int }
@@ -233,6 +236,8 @@ func (r *RabbitMQ) environment() []string {
 		"RABBITMQ_DIST_PORT=" + strconv.Itoa(r.ports.distribution),
 		"ERL_EPMD_ADDRESS=" + loopback, "ERL_EPMD_PORT=" + strconv.Itoa(r.ports.epmd),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
+		// Threads that are bound to processors starve where others use those.
+		"RABBITMQ_SCHEDULER_BIND_TYPE=u",
 		// The script then becomes Erlang itself, so that what is killed is the server and no shell before it.
 		"RUNNING_UNDER_SYSTEMD=1",
 	}
@@ -255,10 +260,13 @@ func (r *RabbitMQ) User() (name, password string) { return rabbitUser, rabbitPas
 func (r *RabbitMQ) PKI() PKI { return r.pki }
 
 // Eval runs Erlang in the node, such as `rabbit_vhost:delete(<<"a">>, <<"test">>)`, and returns what it gives. It is how
-// tests set what no AMQP client may.
+// tests set what no AMQP client may. One asks at a time, each under a name of its own: the node refuses a name that it
+// still knows.
 func (r *RabbitMQ) Eval(ctx context.Context, expression string) (string, error) {
+	r.asking.Lock()
+	defer r.asking.Unlock()
 	cmd := exec.CommandContext(ctx, r.install.call,
-		"-r", "-sname", r.node(), "-c", rabbitCookie, "-e") // -r: under a name of its own, so that many may ask at once
+		"-h", "asks"+rand.Text(), "-sname", r.node(), "-c", rabbitCookie, "-e")
 	cmd.Env = append(os.Environ(), r.environment()...)
 	cmd.Stdin = strings.NewReader(expression + ".\n")
 	var complaint bytes.Buffer
