@@ -76,3 +76,124 @@ type NATSConnection struct {
 	// +kubebuilder:default={}
 	TLS TLS `json:"tls,omitzero"`
 }
+
+// TopicName is the name of a Kafka topic.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=249
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$') && !self.startsWith('__') && self != '.' && self != '..'",message="must be a topic's name of letters, digits, dots, _ and -, and none of Kafka's own, which start with __"
+type TopicName string
+
+// SASLMechanism is how a client proves to Kafka who it is.
+// +kubebuilder:validation:Enum=Plain;ScramSHA256;ScramSHA512
+type SASLMechanism string
+
+// The SASL mechanisms.
+const (
+	// SASLPlain sends the password; TLS alone protects it.
+	SASLPlain SASLMechanism = "Plain"
+	// SASLScramSHA256 proves the password without sending it.
+	SASLScramSHA256 SASLMechanism = "ScramSHA256"
+	// SASLScramSHA512 proves the password without sending it.
+	SASLScramSHA512 SASLMechanism = "ScramSHA512"
+)
+
+// Compression is how batches of messages travel and are kept.
+// +kubebuilder:validation:Enum=None;Gzip;Snappy;Lz4;Zstd
+type Compression string
+
+// The compressions.
+const (
+	// CompressionNone leaves messages as they are.
+	CompressionNone Compression = "None"
+	// CompressionGzip is read by every consumer.
+	CompressionGzip Compression = "Gzip"
+	// CompressionSnappy costs little and saves less.
+	CompressionSnappy Compression = "Snappy"
+	// CompressionLz4 costs little and saves less.
+	CompressionLz4 Compression = "Lz4"
+	// CompressionZstd saves most; consumers need a client from 2019 or later.
+	CompressionZstd Compression = "Zstd"
+)
+
+// KafkaSASL says how a client proves who it is.
+type KafkaSASL struct {
+	// mechanism is the SASL mechanism that the listener of bootstrapServers takes. A change is taken over live.
+	// +required
+	Mechanism SASLMechanism `json:"mechanism,omitempty"`
+
+	// credentialsSecretRef names the Secret whose keys username and password log in. A change rolls the Pods; new
+	// content of the Secret is used by new connections.
+	// +required
+	CredentialsSecretRef SecretReference `json:"credentialsSecretRef,omitzero"`
+}
+
+// KafkaConnection says how to reach one Kafka cluster.
+type KafkaConnection struct {
+	// bootstrapServers are 1 to 16 brokers of one Kafka cluster, as host or host:port; port 9092 where none is given.
+	// The cluster's other brokers are learnt from them. A change is taken over live.
+	// +required
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	BootstrapServers []ServerAddress `json:"bootstrapServers,omitempty"`
+
+	// sasl says how the worker proves who it is. Without it the broker knows it by its certificate, or not at all.
+	// +optional
+	SASL *KafkaSASL `json:"sasl,omitempty"`
+
+	// tls says how the connection is protected. Defaults to mode VerifyFull with the system's certificates.
+	// +optional
+	// +kubebuilder:default={}
+	TLS TLS `json:"tls,omitzero"`
+}
+
+// ExchangeName is the name of a RabbitMQ exchange other than the default one.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._:-]+$')",message="must be an exchange's name of letters, digits, dots, :, _ and -"
+type ExchangeName string
+
+// RoutingKey is what RabbitMQ chooses queues by.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^[!-~]+$') && !self.contains('*') && !self.contains('#') && !self.contains('/')",message="must be a routing key of printable ASCII without spaces, *, # and /"
+type RoutingKey string
+
+// VirtualHost is a name space of a RabbitMQ.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=127
+// +kubebuilder:validation:XValidation:rule="self.matches('^[!-~]+$')",message="must be a virtual host's name of printable ASCII without spaces"
+type VirtualHost string
+
+// RabbitMQConnection says how to reach one virtual host of a RabbitMQ.
+type RabbitMQConnection struct {
+	// hosts are 1 to 16 nodes of one RabbitMQ cluster, as host or host:port, tried in turn; port 5671 where none is
+	// given, 5672 with tls.mode Insecure. A change is taken over live.
+	// +required
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	Hosts []ServerAddress `json:"hosts,omitempty"`
+
+	// virtualHost is the name space within RabbitMQ, at most 127 bytes. A change is taken over live. Defaults to /.
+	// +optional
+	// +kubebuilder:default="/"
+	VirtualHost VirtualHost `json:"virtualHost,omitempty"`
+
+	// topology says who makes the exchange. Verify changes nothing at the broker and reports what is missing with the
+	// command that makes it; Declare makes what is missing, durable, and never changes or deletes what is there. A
+	// change is taken over live. Defaults to Verify.
+	// +optional
+	// +kubebuilder:default=Verify
+	Topology TopologyPolicy `json:"topology,omitempty"`
+
+	// credentialsSecretRef names the Secret whose keys username and password log in. A change rolls the Pods; new
+	// content of the Secret is used by new connections.
+	// +required
+	CredentialsSecretRef SecretReference `json:"credentialsSecretRef,omitzero"`
+
+	// tls says how the connection is protected. Defaults to mode VerifyFull with the system's certificates.
+	// +optional
+	// +kubebuilder:default={}
+	TLS TLS `json:"tls,omitzero"`
+}

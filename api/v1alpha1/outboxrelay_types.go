@@ -162,19 +162,58 @@ type Outbox struct {
 }
 
 // Destination is the broker that messages go to. Exactly one broker is set.
-// +kubebuilder:validation:ExactlyOneOf=nats
+// +kubebuilder:validation:ExactlyOneOf=kafka;nats;rabbitMQ
 type Destination struct {
+	// kafka is a topic of a Kafka cluster.
+	// +optional
+	Kafka *KafkaDestination `json:"kafka,omitempty"`
+
+	// rabbitMQ is an exchange of a RabbitMQ.
+	// +optional
+	RabbitMQ *RabbitMQDestination `json:"rabbitMQ,omitempty"`
+
 	// nats is a JetStream stream.
 	// +optional
 	NATS *NATSDestination `json:"nats,omitempty"`
 
-	// allowed lists what a row's destination may name besides the default, at most 64 patterns; in a pattern *
-	// stands for one part, and > at the end for all further ones. A row that names anything else is refused. Empty,
+	// allowed lists what a row's destination may name besides the default, at most 64 patterns: subjects of nats,
+	// topics of kafka, routing keys of rabbitMQ or an exchange and a routing key with / between; in a pattern * stands
+	// for one part between dots, and > at the end for all further ones. A row that names anything else is refused. Empty,
 	// only the default destination is allowed. A change is taken over live.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=set
 	Allowed []SubjectPattern `json:"allowed,omitempty"`
+}
+
+// KafkaDestination is a Kafka cluster and the topic that messages go to.
+type KafkaDestination struct {
+	KafkaConnection `json:",inline"`
+
+	// topic is where messages go whose row names no destination, at most 249 bytes. It is never made by the relay:
+	// while it is missing, condition BrokerReachable says how to make it. A change is taken over live.
+	// +required
+	Topic TopicName `json:"topic,omitempty"`
+
+	// compression is how batches travel and are kept. Consumers undo it by themselves. A change is taken over live.
+	// Defaults to None.
+	// +optional
+	// +kubebuilder:default=None
+	Compression Compression `json:"compression,omitempty"`
+}
+
+// RabbitMQDestination is a virtual host of a RabbitMQ and the exchange that messages go to.
+type RabbitMQDestination struct {
+	RabbitMQConnection `json:",inline"`
+
+	// exchange is where messages go, at most 255 bytes; AMQP's default exchange is none. A change is taken over live.
+	// +required
+	Exchange ExchangeName `json:"exchange,omitempty"`
+
+	// routingKey is that of messages whose row names no destination, at most 255 bytes. A queue must be bound for it:
+	// what no queue takes is refused. A change is taken over live.
+	// +required
+	RoutingKey RoutingKey `json:"routingKey,omitempty"`
 }
 
 // NATSDestination is a JetStream stream and the subject that messages go to.

@@ -23,9 +23,13 @@ type Relay struct {
 	Source Postgres `json:"source"`
 	// Outbox locates the tables in it.
 	Outbox Outbox `json:"outbox"`
-	// NATS is the destination.
-	NATS *NATS `json:"nats"`
-	// Allowed lists the subjects that a row may name as its destination; none means only the default.
+	// Kafka, NATS or RabbitMQ is the destination: exactly one of them.
+	Kafka *Kafka `json:"kafka,omitempty"`
+	// NATS is a JetStream stream.
+	NATS *NATS `json:"nats,omitempty"`
+	// RabbitMQ is an exchange.
+	RabbitMQ *RabbitMQ `json:"rabbitMQ,omitempty"`
+	// Allowed lists the subjects, topics or routing keys that a row may name as its destination; none means only the default.
 	Allowed []string `json:"allowed,omitempty"`
 	// Ordering is PerKey or None.
 	Ordering string `json:"ordering"`
@@ -163,6 +167,40 @@ type NATS struct {
 	FilterSubjects []string `json:"filterSubjects,omitempty"`
 	// Durable is the consumer's durable.
 	Durable string `json:"durable,omitempty"`
+}
+
+// Kafka says how to reach a Kafka cluster.
+type Kafka struct {
+	// BootstrapServers are host:port.
+	BootstrapServers []string `json:"bootstrapServers"`
+	// Mechanism is the SASL mechanism, Plain, ScramSHA256 or ScramSHA512; empty means none.
+	Mechanism string `json:"saslMechanism,omitempty"`
+	// CredentialsDir holds the files username and password for SASL.
+	CredentialsDir string `json:"credentialsDir,omitempty"`
+	// TLS says how the connection is protected.
+	TLS TLS `json:"tls"`
+	// Topic is the relay's default destination.
+	Topic string `json:"topic"`
+	// Compression is None, Gzip, Snappy, Lz4 or Zstd.
+	Compression string `json:"compression"`
+}
+
+// RabbitMQ says how to reach an exchange.
+type RabbitMQ struct {
+	// Hosts are host:port.
+	Hosts []string `json:"hosts"`
+	// VirtualHost is the name space within RabbitMQ.
+	VirtualHost string `json:"virtualHost"`
+	// Topology is Verify or Declare.
+	Topology string `json:"topology"`
+	// CredentialsDir holds the files username and password.
+	CredentialsDir string `json:"credentialsDir"`
+	// TLS says how the connection is protected.
+	TLS TLS `json:"tls"`
+	// Exchange is where messages go, and RoutingKey the relay's default destination on it.
+	Exchange string `json:"exchange"`
+	// RoutingKey is that of messages whose row names no destination.
+	RoutingKey string `json:"routingKey"`
 }
 
 // Batch bounds what a lane reads and sends at once.

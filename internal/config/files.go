@@ -1,22 +1,44 @@
 package config
 
 // SecretPaths returns the files and directories of Secrets that the config names, each once.
-func (r Relay) SecretPaths() []string { return secretPaths(r.Source, r.NATS) }
+func (r Relay) SecretPaths() []string {
+	at := natsSecrets(r.NATS)
+	if k := r.Kafka; k != nil {
+		at = secrets{k.CredentialsDir, k.TLS}
+	}
+	if q := r.RabbitMQ; q != nil {
+		at = secrets{q.CredentialsDir, q.TLS}
+	}
+	return secretPaths(secrets{r.Source.CredentialsDir, r.Source.TLS}, at)
+}
 
 // SecretPaths returns the files and directories of Secrets that the config names, each once.
-func (r Consumer) SecretPaths() []string { return secretPaths(r.Inbox.Postgres, r.NATS) }
+func (r Consumer) SecretPaths() []string {
+	return secretPaths(secrets{r.Inbox.Postgres.CredentialsDir, r.Inbox.Postgres.TLS}, natsSecrets(r.NATS))
+}
 
-func secretPaths(p Postgres, n *NATS) []string {
-	named := []string{p.CredentialsDir, p.TLS.CAFile, p.TLS.ClientCertificateDir}
-	if n != nil {
-		named = append(named, n.CredentialsDir, n.TLS.CAFile, n.TLS.ClientCertificateDir)
+// secrets is what a connection needs of Secrets.
+type secrets struct {
+	credentialsDir string
+	tls            TLS
+}
+
+func natsSecrets(n *NATS) secrets {
+	if n == nil {
+		return secrets{}
 	}
+	return secrets{n.CredentialsDir, n.TLS}
+}
+
+func secretPaths(all ...secrets) []string {
 	var paths []string
 	seen := map[string]bool{"": true}
-	for _, path := range named {
-		if !seen[path] {
-			seen[path] = true
-			paths = append(paths, path)
+	for _, s := range all {
+		for _, path := range [...]string{s.credentialsDir, s.tls.CAFile, s.tls.ClientCertificateDir} {
+			if !seen[path] {
+				seen[path] = true
+				paths = append(paths, path)
+			}
 		}
 	}
 	return paths

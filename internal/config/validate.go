@@ -92,8 +92,12 @@ var (
 	natsSubject    = regexp.MustCompile(`^[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
 	natsFilter     = regexp.MustCompile(
 		`^(>|(\*|[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?)$`)
-	consumer  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
-	eventType = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
+	kafkaTopic  = regexp.MustCompile(`^([A-Za-z0-9.-]|_[A-Za-z0-9.-]|_$)[A-Za-z0-9._-]*$`)
+	virtualHost = regexp.MustCompile(`^[!-~]+$`)
+	exchange    = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
+	routingKey  = regexp.MustCompile("^[!\"$-)+-.0-~]+$") // no #, * and /
+	consumer    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
+	eventType   = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
 )
 
 // isHost says whether a text is a host name or an address, and nothing else that a URL may hold.
@@ -190,11 +194,7 @@ func (r Relay) Validate() error {
 	c.word("runPolicy", r.RunPolicy, RunPolicyRun, RunPolicyPause, RunPolicyDrain)
 	c.postgres("source", r.Source)
 	c.outbox(r.Outbox)
-	if c.nats(r.NATS) {
-		c.text("nats.subject", r.NATS.Subject, 255, natsSubject, "one subject without wildcards that starts with no $")
-		c.require("nats.filterSubjects", len(r.NATS.FilterSubjects) == 0, "is a consumer's")
-		c.require("nats.durable", r.NATS.Durable == "", "is a consumer's")
-	}
+	c.destination(r)
 	c.count("allowed", len(r.Allowed), 0, 64)
 	for i, pattern := range r.Allowed {
 		c.text(fmt.Sprintf("allowed[%d]", i), pattern, 255, natsFilter, "a subject; its parts may be *, its last >")
@@ -211,6 +211,62 @@ func (r Relay) Validate() error {
 	c.budget(r.Budget)
 	c.pause("statusInterval", r.StatusTick, time.Second, time.Hour)
 	return c.err()
+}
+
+// destination checks the one broker of a relay.
+func (c *checker) destination(r Relay) {
+	set := 0
+	for _, is := range [...]bool{r.Kafka != nil, r.NATS != nil, r.RabbitMQ != nil} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 {
+		c.refuse("nats", "exactly one of kafka, nats and rabbitMQ must be set")
+		return
+	}
+	switch {
+	case r.Kafka != nil:
+		c.kafka(r.Kafka)
+	case r.RabbitMQ != nil:
+		c.rabbitMQ(r.RabbitMQ)
+	case c.nats(r.NATS):
+		c.text("nats.subject", r.NATS.Subject, 255, natsSubject, "one subject without wildcards that starts with no $")
+		c.require("nats.filterSubjects", len(r.NATS.FilterSubjects) == 0, "is a consumer's")
+		c.require("nats.durable", r.NATS.Durable == "", "is a consumer's")
+	}
+}
+
+// servers checks a list of host:port.
+func (c *checker) servers(path string, servers []string) {
+	c.count(path, len(servers), 1, 16)
+	for i, server := range servers {
+		c.require(fmt.Sprintf("%s[%d]", path, i), isServer(server) && !strings.Contains(server, "//"),
+			"must be host:port without scheme and credentials")
+	}
+}
+
+func (c *checker) kafka(k *Kafka) {
+	c.servers("kafka.bootstrapServers", k.BootstrapServers)
+	if k.Mechanism != "" {
+		c.word("kafka.saslMechanism", k.Mechanism, "Plain", "ScramSHA256", "ScramSHA512")
+		c.path("kafka.credentialsDir", k.CredentialsDir)
+	} else {
+		c.require("kafka.credentialsDir", k.CredentialsDir == "", "needs saslMechanism")
+	}
+	c.tls("kafka.tls", k.TLS)
+	c.text("kafka.topic", k.Topic, 249, kafkaTopic, "a topic's name of letters, digits, dots, _ and -")
+	c.word("kafka.compression", k.Compression, "None", "Gzip", "Snappy", "Lz4", "Zstd")
+}
+
+func (c *checker) rabbitMQ(r *RabbitMQ) {
+	c.servers("rabbitMQ.hosts", r.Hosts)
+	c.text("rabbitMQ.virtualHost", r.VirtualHost, 127, virtualHost, "printable ASCII without spaces")
+	c.word("rabbitMQ.topology", r.Topology, TopologyVerify, TopologyDeclare)
+	c.path("rabbitMQ.credentialsDir", r.CredentialsDir)
+	c.tls("rabbitMQ.tls", r.TLS)
+	c.text("rabbitMQ.exchange", r.Exchange, 255, exchange, "an exchange's name of letters, digits, dots, :, _ and -")
+	c.text("rabbitMQ.routingKey", r.RoutingKey, 255, routingKey, "printable ASCII without spaces, *, # and /")
 }
 
 // Validate checks every value and every contradiction between values, and names them all.

@@ -13,8 +13,13 @@ import (
 	"github.com/postrider/postrider/internal/config"
 )
 
-// natsPort is the port of a server that names none.
-const natsPort = ":4222"
+// The ports of servers that name none.
+const (
+	natsPort          = ":4222"
+	kafkaPort         = ":9092"
+	rabbitMQPort      = ":5671"
+	rabbitMQPlainPort = ":5672"
+)
 
 var hasPort = regexp.MustCompile(`:[0-9]+$`)
 
@@ -56,6 +61,7 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 		Budget:     t.budget(spec.RetryBudget),
 		StatusTick: t.duration("spec.statusInterval", spec.StatusInterval),
 	}
+	cfg.Kafka, cfg.RabbitMQ = kafka(spec.Destination.Kafka, in), rabbitMQ(spec.Destination.RabbitMQ, in)
 	if nats := spec.Destination.NATS; nats != nil {
 		cfg.NATS = broker(&nats.NATSConnection, in)
 		cfg.NATS.Subject = string(nats.Subject)
@@ -144,7 +150,7 @@ func migration(p *v1alpha1.Postgres, in Inputs) config.Postgres {
 
 func broker(n *v1alpha1.NATSConnection, in Inputs) *config.NATS {
 	cfg := &config.NATS{
-		Servers:  servers(n.Servers),
+		Servers:  servers(n.Servers, natsPort),
 		Stream:   string(n.Stream),
 		Topology: string(n.Topology),
 		TLS:      transport(n.TLS, in, BrokerCAMount, BrokerClientMount),
@@ -155,13 +161,49 @@ func broker(n *v1alpha1.NATSConnection, in Inputs) *config.NATS {
 	return cfg
 }
 
+func kafka(k *v1alpha1.KafkaDestination, in Inputs) *config.Kafka {
+	if k == nil {
+		return nil
+	}
+	cfg := &config.Kafka{
+		BootstrapServers: servers(k.BootstrapServers, kafkaPort),
+		TLS:              transport(k.TLS, in, BrokerCAMount, BrokerClientMount),
+		Topic:            string(k.Topic),
+		Compression:      string(k.Compression),
+	}
+	if k.SASL != nil {
+		cfg.Mechanism = string(k.SASL.Mechanism)
+		cfg.CredentialsDir = path.Join(in.Root, BrokerCredentialsMount)
+	}
+	return cfg
+}
+
+func rabbitMQ(r *v1alpha1.RabbitMQDestination, in Inputs) *config.RabbitMQ {
+	if r == nil {
+		return nil
+	}
+	port := rabbitMQPort
+	if r.TLS.Mode == v1alpha1.TLSModeInsecure {
+		port = rabbitMQPlainPort
+	}
+	return &config.RabbitMQ{
+		Hosts:          servers(r.Hosts, port),
+		VirtualHost:    string(r.VirtualHost),
+		Topology:       string(r.Topology),
+		CredentialsDir: path.Join(in.Root, BrokerCredentialsMount),
+		TLS:            transport(r.TLS, in, BrokerCAMount, BrokerClientMount),
+		Exchange:       string(r.Exchange),
+		RoutingKey:     string(r.RoutingKey),
+	}
+}
+
 // servers gives each address its port.
-func servers(in []v1alpha1.ServerAddress) []string {
+func servers(in []v1alpha1.ServerAddress, port string) []string {
 	out := make([]string, len(in))
 	for i := range in {
 		out[i] = string(in[i])
 		if !hasPort.MatchString(out[i]) {
-			out[i] += natsPort
+			out[i] += port
 		}
 	}
 	return out

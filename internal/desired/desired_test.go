@@ -98,6 +98,31 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
+// The other brokers of a relay: what its workers are given, what is mounted for them, and that the two agree.
+func TestDestinations(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"kafka", "rabbitmq"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			relay := read(t, "testdata/"+name+".yaml").Relays[0].OutboxRelay
+			cfg, err := desired.Relay(relay, desired.Inputs{Root: "/root"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refs := desired.RelayReferences(relay)
+			golden(t, name+".relay.json", encode(t, cfg))
+			golden(t, name+".references.json", encode(t, refs))
+			if _, err := config.ParseRelay([]byte(encode(t, cfg))); err != nil {
+				t.Errorf("a relay refuses its own configuration: %v", err)
+			}
+			check(t, "/root", refs, encode(t, cfg))
+			if got := cfg.SecretPaths(); len(got) != len(refs) {
+				t.Errorf("%d paths of Secrets are watched, %d are mounted", len(got), len(refs))
+			}
+		})
+	}
+}
+
 // Each path of a configuration is the directory of a reference, and the other way round: nothing is read that is not
 // mounted, and nothing mounted that is not read.
 func TestMountsAndPathsAgree(t *testing.T) {

@@ -68,6 +68,21 @@ func RelayReferences(relay *v1alpha1.OutboxRelay) []Reference {
 	if nats := spec.Destination.NATS; nats != nil {
 		refs = append(refs, natsReferences("spec.destination.nats", &nats.NATSConnection)...)
 	}
+	if kafka := spec.Destination.Kafka; kafka != nil {
+		const field = "spec.destination.kafka"
+		if kafka.SASL != nil {
+			refs = append(
+				refs,
+				credentials(field+".sasl", kafka.SASL.CredentialsSecretRef.Name, BrokerCredentialsMount),
+			)
+		}
+		refs = append(refs, tlsReferences(field, kafka.TLS, BrokerCAMount, BrokerClientMount)...)
+	}
+	if rabbit := spec.Destination.RabbitMQ; rabbit != nil {
+		const field = "spec.destination.rabbitMQ"
+		refs = append(refs, credentials(field, rabbit.CredentialsSecretRef.Name, BrokerCredentialsMount))
+		refs = append(refs, tlsReferences(field, rabbit.TLS, BrokerCAMount, BrokerClientMount)...)
+	}
 	return refs
 }
 

@@ -264,11 +264,16 @@ func convert[T any](value any) (*T, error) {
 
 // InsecureTransports lists the connections of a relay that send plain text, by field.
 func InsecureTransports(relay *v1alpha1.OutboxRelay) []string {
-	var nats *v1alpha1.TLS
-	if n := relay.Spec.Destination.NATS; n != nil {
-		nats = &n.TLS
+	field, broker := "", (*v1alpha1.TLS)(nil)
+	switch d := relay.Spec.Destination; {
+	case d.NATS != nil:
+		field, broker = "spec.destination.nats.tls", &d.NATS.TLS
+	case d.Kafka != nil:
+		field, broker = "spec.destination.kafka.tls", &d.Kafka.TLS
+	case d.RabbitMQ != nil:
+		field, broker = "spec.destination.rabbitMQ.tls", &d.RabbitMQ.TLS
 	}
-	return insecure("spec.source.postgres.tls", relay.Spec.Source.Postgres.TLS, "spec.destination.nats.tls", nats)
+	return insecure("spec.source.postgres.tls", relay.Spec.Source.Postgres.TLS, field, broker)
 }
 
 // InsecureConsumerTransports lists the connections of a consumer that send plain text, by field.

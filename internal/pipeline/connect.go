@@ -64,10 +64,10 @@ func closeSoon(ctx context.Context, log *slog.Logger, closing func(context.Conte
 }
 
 // cut ends a connection without a word.
-func cut(within bound, conn *nats.Conn) {
+func cut(within bound, closing func(context.Context) error) {
 	ctx, cancel := within(0)
 	defer cancel()
-	_ = conn.Close(ctx) // the end of the context is the point
+	_ = closing(ctx) // the end of the context is the point
 }
 
 // warn puts what may hurt later into a report: what can lose messages is a condition, the rest is told by the log.
@@ -81,14 +81,14 @@ func warn(r *statusz.Report, warnings []broker.Warning) {
 }
 
 // insecure puts a warning into a report for each connection that is plain text.
-func insecure(r *statusz.Report, database config.Postgres, n *config.NATS) {
+func insecure(r *statusz.Report, database config.Postgres, atBroker config.TLS) {
 	var plain string
 	switch {
-	case database.TLS.Mode == config.TLSInsecure && n != nil && n.TLS.Mode == config.TLSInsecure:
+	case database.TLS.Mode == config.TLSInsecure && atBroker.Mode == config.TLSInsecure:
 		plain = "database and broker"
 	case database.TLS.Mode == config.TLSInsecure:
 		plain = "database"
-	case n != nil && n.TLS.Mode == config.TLSInsecure:
+	case atBroker.Mode == config.TLSInsecure:
 		plain = "broker"
 	default:
 		return

@@ -69,7 +69,7 @@ func blankConsumer(cfg config.Consumer, worker string) statusz.Report {
 			condition(sourceReachable, statusUnknown, reasonStarting, ""),
 		},
 	}
-	insecure(&r, cfg.Inbox.Postgres, cfg.NATS)
+	insecure(&r, cfg.Inbox.Postgres, cfg.NATS.TLS)
 	return r
 }
 
@@ -276,7 +276,7 @@ func (p *consumerPart) Report(ctx context.Context, r *statusz.Report) {
 // Kill implements part.
 func (p *consumerPart) Kill() {
 	p.loop.Kill()
-	cut(p.within, p.conn)
+	cut(p.within, p.conn.Close)
 }
 
 // Close implements part.

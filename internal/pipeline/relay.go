@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/postgres/outboxdb"
@@ -66,15 +65,16 @@ func blankRelay(cfg config.Relay, worker string) statusz.Report {
 			condition(brokerReachable, statusUnknown, reasonStarting, ""),
 		},
 	}
-	insecure(&r, cfg.Source, cfg.NATS)
+	insecure(&r, cfg.Source, destinationTLS(cfg))
 	return r
 }
 
 // relayConfig is what the loop wants to know.
 func relayConfig(cfg config.Relay, holder [16]byte) relay.Config {
+	system, destination, unit := target(cfg)
 	return relay.Config{
 		Holder: holder, Shards: int(cfg.Outbox.Shards),
-		Broker: "nats", Destination: "nats/" + cfg.NATS.Subject, Unit: "nats/" + cfg.NATS.Stream,
+		Broker: system, Destination: destination, Unit: unit,
 		Unordered:     cfg.Ordering == config.OrderingNone,
 		LeaseDuration: cfg.Lease.D(), LeaseMargin: config.LeaseMargin,
 		QueryTimeout: queryTimeout(cfg), DrainTimeout: relayDrainTimeout,
@@ -95,15 +95,14 @@ func queryTimeout(cfg config.Relay) time.Duration { return min(maxQueryTimeout, 
 
 // relayPart is a relay with its connections.
 type relayPart struct {
-	cfg     config.Relay
-	holder  [16]byte
-	pool    *postgres.Pool
-	conn    *nats.Conn
-	loop    *relay.Relay
-	target  lookout
-	log     *slog.Logger
-	within  bound
-	publish *nats.Publisher
+	cfg         config.Relay
+	holder      [16]byte
+	pool        *postgres.Pool
+	destination destination
+	loop        *relay.Relay
+	target      lookout
+	log         *slog.Logger
+	within      bound
 }
 
 func newRelayPart(
@@ -134,16 +133,11 @@ func newRelayPart(
 	if err != nil {
 		return nil, fmt.Errorf("make the store: %w", err)
 	}
-	if p.conn, err = dialNATS(ctx, cfg.NATS, name, o.Log); err != nil {
+	if p.destination, err = openDestination(ctx, cfg, name, o.Log); err != nil {
 		return nil, err
 	}
-	p.publish, err = nats.NewPublisher(p.conn, nats.PublisherConfig{
-		Subject: cfg.NATS.Subject, Allowed: cfg.Allowed, Unordered: cfg.Ordering == config.OrderingNone,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the publisher: %w", err)
-	}
-	publish := tracing.Publisher(p.publish, o.Tracer, "nats", cfg.NATS.Subject)
+	system, _, _ := target(cfg)
+	publish := tracing.Publisher(p.destination, o.Tracer, system, fallback(cfg))
 	p.loop, err = relay.New(relayConfig(cfg, holder), store, publish, metrics, o.Log, o.Steps)
 	return p, err
 }
@@ -154,14 +148,15 @@ func (p *relayPart) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop() // before Wait
-	beside.Go(func() { p.target.follow(looking, p.log, p.publish.Check) })
+	beside.Go(func() { p.target.follow(looking, p.log, p.destination.Check) })
 	return p.loop.Run(ctx)
 }
 
 // Reconfigure implements part.
 func (p *relayPart) Reconfigure(cfg config.Relay) bool {
 	same := reflect.DeepEqual(p.cfg.Source, cfg.Source) && p.cfg.Outbox == cfg.Outbox &&
-		reflect.DeepEqual(p.cfg.NATS, cfg.NATS) && reflect.DeepEqual(p.cfg.Allowed, cfg.Allowed) &&
+		reflect.DeepEqual(p.cfg.NATS, cfg.NATS) && reflect.DeepEqual(p.cfg.Kafka, cfg.Kafka) &&
+		reflect.DeepEqual(p.cfg.RabbitMQ, cfg.RabbitMQ) && reflect.DeepEqual(p.cfg.Allowed, cfg.Allowed) &&
 		p.cfg.Ordering == cfg.Ordering && p.cfg.OnDeadLetter == cfg.OnDeadLetter && p.cfg.Lease == cfg.Lease
 	return same && p.loop.Reconfigure(relayConfig(cfg, p.holder)) == nil
 }
@@ -186,13 +181,13 @@ func (p *relayPart) Report(ctx context.Context, r *statusz.Report) {
 // Kill implements part.
 func (p *relayPart) Kill() {
 	p.loop.Crash()
-	cut(p.within, p.conn)
+	cut(p.within, p.destination.Close)
 }
 
 // Close implements part.
 func (p *relayPart) Close(ctx context.Context) {
-	if p.conn != nil {
-		closeSoon(ctx, p.log, p.conn.Close)
+	if p.destination != nil {
+		closeSoon(ctx, p.log, p.destination.Close)
 	}
 	if p.pool != nil {
 		p.pool.Close()

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -79,12 +80,19 @@ func newPlan(relays []v1alpha1.OutboxRelay, consumers []v1alpha1.InboxConsumer, 
 	return p.plan(), nil
 }
 
+// errNotEmbedded says that no server of this machine can stand in for a destination.
+var errNotEmbedded = errors.New("spec.destination: NATS alone is embedded; run with --external to use the servers that " +
+	"the resources name")
+
 func (p *planner) relay(r *v1alpha1.OutboxRelay) error {
 	o := &r.Spec.Outbox
 	if err := p.postgres(r.Namespace, &r.Spec.Source.Postgres, o.MigrationCredentialsSecretRef); err != nil {
 		return err
 	}
 	d := r.Spec.Destination.NATS
+	if d == nil {
+		return errNotEmbedded
+	}
 	if err := p.nats(r.Namespace, &d.NATSConnection); err != nil {
 		return err
 	}
