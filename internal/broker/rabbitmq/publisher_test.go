@@ -1,0 +1,196 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/brokertest"
+	"github.com/postrider/postrider/internal/broker/endpoint"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/test/brokers"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// answerTime is for an answer on a busy machine.
+const answerTime = 30 * time.Second
+
+func publish(t *testing.T, p *Publisher, batch ...message.Message) []broker.Confirmation {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), answerTime)
+	defer cancel()
+	got := p.Publish(ctx, batch)
+	if len(got) != len(batch) {
+		t.Fatalf("%d answers to %d messages", len(got), len(batch))
+	}
+	return got
+}
+
+func want(t *testing.T, what string, got broker.Confirmation, outcome broker.Outcome, reason broker.Reason) {
+	t.Helper()
+	if got.Outcome != outcome || got.Reason != reason {
+		t.Errorf("%s: %s %s (%s), want %s %s", what, got.Outcome, got.Reason, got.Detail, outcome, reason)
+	}
+}
+
+func to(destination string) message.Message {
+	m := brokertest.Message("key-"+destination, 1)
+	m.Destination = destination
+	return m
+}
+
+// One bad destination closes the channel it is sent on: its neighbours must not be under way there.
+func TestABadDestinationTakesNoNeighbourDown(t *testing.T) {
+	t.Parallel()
+	server := testkit.RabbitMQ(t)
+	declare(t, server)
+	p := newPublisher(t, testConfig(t, server, server.Addr()), PublisherConfig{
+		Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify,
+		Allowed: []string{"orders.*", "nobody.*", "gone/orders.*", "amq.topic/orders.>"},
+	})
+	got := publish(t, p, to(""), to("gone/orders.eu"), to("orders.eu"), to("nobody.eu"), to("amq.topic/orders.eu"),
+		to("orders.us"))
+	for i, c := range []struct {
+		outcome broker.Outcome
+		reason  broker.Reason
+	}{
+		{broker.Confirmed, ""},
+		{broker.Rejected, broker.ReasonUnroutable},
+		{broker.Confirmed, ""},
+		{broker.Rejected, broker.ReasonUnroutable},
+		{broker.Rejected, broker.ReasonInvalidDestination},
+		{broker.Confirmed, ""},
+	} {
+		want(t, "message "+string(rune('0'+i)), got[i], c.outcome, c.reason)
+	}
+}
+
+func TestTheMissingExchangeIsAConditionWithItsCommand(t *testing.T) {
+	t.Parallel()
+	server := testkit.RabbitMQ(t)
+	cfg := testConfig(t, server, server.Addr())
+	publishTo := PublisherConfig{Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify}
+	p := newPublisher(t, cfg, publishTo)
+	got := publish(t, p, to(""))[0]
+	want(t, "a message", got, broker.Unavailable, broker.ReasonStreamMissing)
+	if !strings.Contains(got.Detail, "rabbitmqadmin declare exchange name=events") {
+		t.Errorf("detail %q", got.Detail)
+	}
+	_, err := p.Check(t.Context())
+	if state, ok := errors.AsType[*broker.Error](err); !ok || state.Reason != broker.ReasonStreamMissing {
+		t.Errorf("Check() error = %v", err)
+	}
+	publishTo.Topology = Declare
+	want(t, "made by us, with no queue", publish(t, newPublisher(t, cfg, publishTo), to(""))[0],
+		broker.Rejected, broker.ReasonUnroutable)
+	declare(t, server) // fails where the exchange was made otherwise
+	want(t, "with a queue", publish(t, p, to(""))[0], broker.Confirmed, "")
+}
+
+func TestAFullQueueCountsNoAttempt(t *testing.T) {
+	t.Parallel()
+	server := testkit.RabbitMQ(t)
+	channel := server.Channel()
+	if err := channel.ExchangeDeclare(testExchange, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueueDeclare(testQueue, true, false, false, false, amqp.Table{
+		"x-max-length": 1, "x-overflow": "reject-publish",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind(testQueue, "#", testExchange, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	p := newPublisher(t, testConfig(t, server, server.Addr()), PublisherConfig{
+		Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify,
+	})
+	testkit.Eventually(t, answerTime, "the queue is full", func() bool {
+		c := publish(t, p, brokertest.Message("a", 1))[0]
+		if c.Outcome != broker.Confirmed {
+			want(t, "a message", c, broker.Unavailable, broker.ReasonStreamFull)
+		}
+		return c.Outcome != broker.Confirmed
+	})
+}
+
+// A memory alarm stops the broker from reading: what was not sent waits, nothing is rejected, and all flows again.
+func TestABlockedBrokerIsAStateAndHeals(t *testing.T) {
+	t.Parallel()
+	server := testkit.RabbitMQServer(t, brokers.RabbitMQConfig{})
+	declare(t, server)
+	p := newPublisher(t, testConfig(t, server, server.Addr()), PublisherConfig{
+		Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify,
+	})
+	want(t, "before", publish(t, p, to(""))[0], broker.Confirmed, "")
+	server.MustEval("vm_memory_monitor:set_vm_memory_high_watermark(0.000001)")
+	testkit.Eventually(t, answerTime, "the broker is seen to be blocked", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		blocked := false
+		for _, c := range p.Publish(ctx, []message.Message{to(""), brokertest.Message("b", 1)}) {
+			if c.Outcome == broker.Rejected || c.Outcome == broker.Ambiguous {
+				t.Errorf("a message of a blocked broker is %s %s", c.Outcome, c.Reason)
+			}
+			blocked = blocked || c.Reason == broker.ReasonBlocked
+		}
+		return blocked
+	})
+	server.MustEval("vm_memory_monitor:set_vm_memory_high_watermark(0.8)")
+	testkit.Eventually(t, answerTime, "messages flow again", func() bool {
+		return publish(t, p, to(""))[0].Outcome == broker.Confirmed
+	})
+}
+
+func TestLogins(t *testing.T) {
+	t.Parallel()
+	server := testkit.RabbitMQ(t)
+	declare(t, server)
+	user, password := server.User()
+	good, bad := credentials(t, user, password), credentials(t, user, "canary-4711")
+	trust := endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA}
+	mutual := trust
+	mutual.ClientCertificateDir = server.PKI().ClientDir
+	plain := endpoint.TLS{Mode: endpoint.Insecure}
+	cases := map[string]struct {
+		address, virtualHost, dir string
+		tls                       endpoint.TLS
+		outcome                   broker.Outcome
+		reason                    broker.Reason
+	}{
+		"TLS":                  {server.TLSAddr(), server.VirtualHost, good, trust, broker.Confirmed, ""},
+		"a client certificate": {server.TLSAddr(), server.VirtualHost, good, mutual, broker.Confirmed, ""},
+		"an unknown authority": {
+			server.TLSAddr(), server.VirtualHost, good,
+			endpoint.TLS{Mode: endpoint.VerifyFull},
+			broker.Unavailable, broker.ReasonTLSFailed,
+		},
+		"a wrong password": {
+			server.Addr(), server.VirtualHost, bad, plain, broker.Unavailable, broker.ReasonAuthFailed,
+		},
+		"a Secret that is not there": {
+			server.Addr(), server.VirtualHost, "/none", plain, broker.Unavailable, broker.ReasonNoCredentials,
+		},
+		"a virtual host that is not there": {
+			server.Addr(), "nowhere", good, plain, broker.Unavailable, broker.ReasonPermissionDenied,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPublisher(t, Config{
+				Hosts: []string{tc.address}, VirtualHost: tc.virtualHost, CredentialsDir: tc.dir, TLS: tc.tls,
+			}, PublisherConfig{Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify})
+			got := publish(t, p, brokertest.Message("a", 1))[0]
+			want(t, name, got, tc.outcome, tc.reason)
+			if strings.Contains(got.Detail, "canary") {
+				t.Errorf("the detail holds the password: %q", got.Detail)
+			}
+		})
+	}
+}
