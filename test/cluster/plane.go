@@ -48,9 +48,10 @@ func Start(ctx context.Context) (p *Plane, err error) {
 		CRDDirectoryPaths: []string{filepath.Join(root, "config", "crd")}, ErrorIfCRDPathMissing: true,
 		BinaryAssetsDirectory: assets, ControlPlaneStartTimeout: startTimeout, ControlPlaneStopTimeout: stopTimeout,
 	}}
+	begun := p // a failing return has made p nil by then
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.Stop())
+			err = errors.Join(err, begun.Stop())
 		}
 	}()
 	if p.Config, err = p.env.Start(); err != nil {
@@ -119,9 +120,7 @@ func (p *Plane) Stop() error {
 		}
 		timer.Stop()
 	}
-	if p.Config != nil {
-		errs = append(errs, p.env.Stop())
-	}
+	errs = append(errs, p.env.Stop()) // also what a failed start has left
 	if p.dir != "" {
 		errs = append(errs, os.RemoveAll(p.dir))
 	}
