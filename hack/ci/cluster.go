@@ -35,7 +35,12 @@ func (r *runner) clusterSteps(ctx context.Context) {
 	}
 	r.step(ctx, "Kubernetes", func(ctx context.Context) error { return r.built(ctx, "cluster", "./hack/cluster") })
 	r.step(ctx, "tests on a control plane", func(ctx context.Context) error {
-		return r.goTest(ctx, []string{"CGO_ENABLED=0"}, []string{"-trimpath", "-tags=" + clusterTag}, r.tagged(planeTests))
+		return r.goTest(
+			ctx,
+			[]string{"CGO_ENABLED=0"},
+			[]string{"-trimpath", "-tags=" + clusterTag},
+			r.tagged(planeTests),
+		)
 	})
 	if os.Geteuid() != 0 {
 		r.leaveOut(needs(), r.tagged(podTests))

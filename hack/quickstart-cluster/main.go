@@ -38,7 +38,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code, err := run(ctx, os.Stdout)
-	if ctx.Err() != nil {
+	if err != nil && ctx.Err() != nil {
 		err = errors.New("interrupted; what was started has ended")
 	}
 	stop()
@@ -104,7 +104,7 @@ func inCluster(ctx context.Context, out io.Writer) (err error) {
 	cfg := stage.Config{
 		Root: root, Dir: dir, Postrider: postrider, Out: out, Image: os.Getenv("IMAGE"),
 		Kubectl: func(ctx context.Context, args ...string) *exec.Cmd {
-			return exec.CommandContext(ctx, "kubectl", args...) //nolint:gosec // our own arguments
+			return exec.CommandContext(ctx, "kubectl", args...)
 		},
 	}
 	if err := stage.Vacant(ctx, cfg); err != nil {
@@ -131,7 +131,7 @@ func play(ctx context.Context, s *stage.Stage, out io.Writer) error {
 		orders, openFor, writers, 100/rollbackPct)
 	totals, err := s.Play(ctx, shop.Config{
 		Orders: orders, Writers: writers, Duration: openFor, RollbackPercent: rollbackPct,
-		Seed: uint64(time.Now().UnixNano()), //nolint:gosec,forbidigo // a number that differs from run to run
+		Seed: uint64(time.Now().UnixNano()), //nolint:forbidigo // a number that differs from run to run
 	})
 	if err != nil {
 		return err
@@ -142,7 +142,14 @@ func play(ctx context.Context, s *stage.Stage, out io.Writer) error {
 	if err := s.Verify(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "OK: %d orders, %d messages committed (%d transactions rolled back), each published and applied once, "+
-		"in order; the ledger sums up to %d as expected\n", totals.Orders, totals.Messages, totals.RolledBack, totals.Ledger)
+	fmt.Fprintf(
+		out,
+		"OK: %d orders, %d messages committed (%d transactions rolled back), each published and applied once, "+
+			"in order; the ledger sums up to %d as expected\n",
+		totals.Orders,
+		totals.Messages,
+		totals.RolledBack,
+		totals.Ledger,
+	)
 	return nil
 }

@@ -31,32 +31,57 @@ func TestAnImageIsWhatTheOCIFormatSays(t *testing.T) {
 			"usr/local/bin/relay": filepath.Join(dir, "relay"), "etc/roots": filepath.Join(dir, "roots"),
 		},
 	}
-	var written [2][]byte
-	for i := range written {
-		file := filepath.Join(dir, "image.tar")
-		if err := image.WriteFile(file); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if written[i], err = os.ReadFile(file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !bytes.Equal(written[0], written[1]) {
+	raw := written(t, image)
+	if !bytes.Equal(raw, written(t, image)) {
 		t.Error("the same files made different images")
 	}
-	layout := untar(t, written[0])
+	layout := untar(t, raw)
 	for name, content := range layout {
 		if digest, ok := strings.CutPrefix(name, blobs); ok && digest != sumOf(content) {
 			t.Errorf("%s holds another blob", name)
 		}
 	}
 
+	read := readImage(t, layout)
+	want := readBack{
+		Name: image.Reference, User: image.User, Entrypoint: image.Entrypoint, DiffIDs: read.Layers,
+		Layers: []string{read.Layers[0]}, // one
+		Files: map[string]string{
+			"etc/": "", "etc/roots": "content of roots",
+			"usr/": "", "usr/local/": "", "usr/local/bin/": "", "usr/local/bin/relay": "content of relay",
+		},
+	}
+	if diff := cmp.Diff(want, read); diff != "" {
+		t.Errorf("the image (-want +got):\n%s", diff)
+	}
+}
+
+func written(t *testing.T, image Image) []byte {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "image.tar")
+	if err := image.WriteFile(file); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// readBack is what a runtime reads of an image.
+type readBack struct {
+	Name, User      string
+	Entrypoint      []string
+	Layers, DiffIDs []string // digests, compressed and not
+	Files           map[string]string
+}
+
+// readImage follows an image's references from its index on.
+func readImage(t *testing.T, layout map[string][]byte) readBack {
+	t.Helper()
 	var index struct{ Manifests []descriptor }
 	decode(t, layout["index.json"], &index)
-	if got := index.Manifests[0].Annotations["io.containerd.image.name"]; got != image.Reference {
-		t.Errorf("the image is named %q", got)
-	}
 	var manifest struct {
 		Config descriptor
 		Layers []descriptor
@@ -72,23 +97,17 @@ func TestAnImageIsWhatTheOCIFormatSays(t *testing.T) {
 		}
 	}
 	decode(t, layout[blob(manifest.Config)], &config)
-	if config.Config.User != image.User || !cmp.Equal(config.Config.Entrypoint, image.Entrypoint) {
-		t.Errorf("the configuration is %+v", config.Config)
+	read := readBack{
+		Name: index.Manifests[0].Annotations["io.containerd.image.name"], User: config.Config.User,
+		Entrypoint: config.Config.Entrypoint, DiffIDs: config.RootFS.DiffIDs, Files: make(map[string]string),
 	}
-	if len(manifest.Layers) != 1 || !cmp.Equal(config.RootFS.DiffIDs, []string{manifest.Layers[0].Digest}) {
-		t.Errorf("layers %v, by the configuration %v", manifest.Layers, config.RootFS.DiffIDs)
+	for _, layer := range manifest.Layers {
+		read.Layers = append(read.Layers, layer.Digest)
+		for name, content := range untar(t, layout[blob(layer)]) {
+			read.Files[name] = string(content)
+		}
 	}
-	want := map[string]string{
-		"etc/": "", "etc/roots": "content of roots",
-		"usr/": "", "usr/local/": "", "usr/local/bin/": "", "usr/local/bin/relay": "content of relay",
-	}
-	got := make(map[string]string)
-	for name, content := range untar(t, layout[blob(manifest.Layers[0])]) {
-		got[name] = string(content)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	return read
 }
 
 // TestTheImageIsTheDockerfiles compares what we pack with what the Dockerfile says.

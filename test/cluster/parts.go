@@ -44,9 +44,12 @@ func (c *Cluster) controllerArguments() map[string][]string {
 		}
 	}
 	return map[string][]string{
-		"kube-controller-manager": append(login("controller-manager", "10257"), "--use-service-account-credentials=true",
+		"kube-controller-manager": append(
+			login("controller-manager", "10257"),
+			"--use-service-account-credentials=true",
 			"--service-account-private-key-file="+c.pki.file("service-account.key"),
-			"--root-ca-file="+c.pki.file("ca.crt")),
+			"--root-ca-file="+c.pki.file("ca.crt"),
+		),
 		"kube-scheduler": login("scheduler", "10259"),
 	}
 }

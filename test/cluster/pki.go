@@ -64,7 +64,7 @@ func (a *authority) issue(name string, who identity) error {
 func (a *authority) template(who identity) *x509.Certificate {
 	return &x509.Certificate{
 		Subject:      pkix.Name{CommonName: who.user, Organization: who.groups},
-		SerialNumber: big.NewInt(time.Now().UnixNano()), //nolint:forbidigo // only has to differ from the others
+		SerialNumber: big.NewInt(time.Now().UnixNano()), // it only has to differ from the others
 		NotBefore:    a.now.Add(-time.Hour), NotAfter: a.now.Add(certificateLife),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},

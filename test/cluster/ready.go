@@ -69,8 +69,14 @@ const imageDir = "bin/image"
 // programs are what the node needs, by the Debian package that has them.
 func programs() map[string]string {
 	return map[string]string{
-		"containerd": "containerd", "runc": "runc", pluginsDir + "/bridge": "containernetworking-plugins", "nft": "nftables",
-		"conntrack": "conntrack", "iptables": "iptables", "ip": "iproute2", "mount": "mount",
+		"containerd":           "containerd",
+		"runc":                 "runc",
+		pluginsDir + "/bridge": "containernetworking-plugins",
+		"nft":                  "nftables",
+		"conntrack":            "conntrack",
+		"iptables":             "iptables",
+		"ip":                   "iproute2",
+		"mount":                "mount",
 	}
 }
 
@@ -107,7 +113,7 @@ func buildImages(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	dir := filepath.Join(root, imageDir)
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as bin
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make a folder for binaries: %w", err)
 	}
 	unlock, err := lock(filepath.Join(dir, "lock"))

@@ -57,7 +57,7 @@ func Up(ctx context.Context, box *sandbox.Box) (*Cluster, error) {
 		box: box, assets: assets, lost: make(chan error, 1),
 	}
 	for _, dir := range []string{c.Logs, c.path("etcd"), c.path("containerd"), c.path("kubelet"), c.path("cni")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // of a box that nobody can list
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("make a folder: %w", err)
 		}
 	}
@@ -76,7 +76,7 @@ func (c *Cluster) path(name string) string { return filepath.Join(c.box.Dir, nam
 
 // certify makes the certificates of everyone and the files they log in with.
 func (c *Cluster) certify() (err error) {
-	now := time.Now() //nolint:forbidigo // the edge
+	now := time.Now()
 	if c.pki, err = newAuthority(c.path("pki"), now); err != nil {
 		return err
 	}
@@ -103,7 +103,13 @@ func (c *Cluster) certify() (err error) {
 		return err
 	}
 	for _, user := range []string{"admin", "controller-manager", "scheduler", "proxy", "kubelet"} {
-		content := fmt.Sprintf(kubeconfig, apiURL, c.pki.file("ca.crt"), c.pki.file(user+".crt"), c.pki.file(user+".key"))
+		content := fmt.Sprintf(
+			kubeconfig,
+			apiURL,
+			c.pki.file("ca.crt"),
+			c.pki.file(user+".crt"),
+			c.pki.file(user+".key"),
+		)
 		if err := os.WriteFile(c.path(user+".kubeconfig"), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("write a kubeconfig: %w", err)
 		}
@@ -232,7 +238,7 @@ func (c *Cluster) start(name, program string, args ...string) error {
 	if err != nil {
 		return fmt.Errorf("open a log: %w", err)
 	}
-	cmd := exec.Command(program, args...) //nolint:gosec,noctx // it ends with the sandbox
+	cmd := exec.Command(program, args...) //nolint:noctx // it ends with the sandbox
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)

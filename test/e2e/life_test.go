@@ -58,7 +58,16 @@ func TestAsRootKilledWorkersLoseNothing(t *testing.T) { //nolint:paralleltest //
 		crash(t, space, podsOf(t, space, "relay")[0])
 		crash(t, space, podsOf(t, space, "consumer")[0])
 		for _, component := range []string{"relay", "consumer"} {
-			kubectl(t, "--namespace", space, "delete", "pod", podsOf(t, space, component)[1], "--force", "--grace-period=0")
+			kubectl(
+				t,
+				"--namespace",
+				space,
+				"delete",
+				"pod",
+				podsOf(t, space, component)[1],
+				"--force",
+				"--grace-period=0",
+			)
 		}
 	})
 }
@@ -106,7 +115,15 @@ func TestAsRootAManagerThatDiesMidRolloutIsSucceeded(t *testing.T) { //nolint:pa
 	})
 	for _, component := range []string{"relay", "consumer"} {
 		for _, pod := range podsOf(t, space, component) {
-			round := kubectl(t, "--namespace", space, "get", "pod", pod, `--output=jsonpath={.metadata.labels.example\.com/round}`)
+			round := kubectl(
+				t,
+				"--namespace",
+				space,
+				"get",
+				"pod",
+				pod,
+				`--output=jsonpath={.metadata.labels.example\.com/round}`,
+			)
 			if round != "two" {
 				t.Errorf("%s is of round %q", pod, round)
 			}
@@ -141,7 +158,7 @@ func TestAsRootABadImageIsRolledBack(t *testing.T) { //nolint:paralleltest // se
 			t.Fatal(err)
 		}
 	})
-	for _, image := range strings.Fields(kubectl(t, "--namespace", space, "get", "pods",
+	for image := range strings.FieldsSeq(kubectl(t, "--namespace", space, "get", "pods",
 		"--output=jsonpath={.items[*].spec.containers[*].image}")) {
 		if image != "postrider:dev" {
 			t.Errorf("a Pod runs %s", image)

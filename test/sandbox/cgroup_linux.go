@@ -55,7 +55,7 @@ func makeCgroups(name string) error {
 		return err
 	}
 	for _, dir := range dirs {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil { //nolint:gosec // as the kernel's own
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			return fmt.Errorf("%w: make a control group: %w", ErrForbidden, err)
 		}
 	}

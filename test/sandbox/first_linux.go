@@ -67,7 +67,7 @@ func bury(program int) (int, error) {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // a number
+		case err == syscall.EINTR:
 		case err != nil:
 			return 0, fmt.Errorf("wait for the program: %w", err)
 		case pid != program:
@@ -102,7 +102,7 @@ func furnish() error {
 func cover(dir string) error {
 	upper, work := filepath.Join("/run/cover", dir, "upper"), filepath.Join("/run/cover", dir, "work")
 	for _, d := range []string{upper, work} {
-		if err := os.MkdirAll(d, 0o755); err != nil { //nolint:gosec // as the folder it stands for
+		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}

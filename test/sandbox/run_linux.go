@@ -54,8 +54,8 @@ func create() (*Box, func(), error) {
 		}
 		box := boxIn(dir)
 		// Servers that refuse root pass through to their own folders.
-		if err := errors.Join(os.Chmod(dir, 0o711), os.Mkdir(box.temp(), 0o777), //nolint:gosec // see above
-			os.Chmod(box.temp(), 0o777|os.ModeSticky)); err != nil { //nolint:gosec // as /tmp
+		if err := errors.Join(os.Chmod(dir, 0o711), os.Mkdir(box.temp(), 0o777),
+			os.Chmod(box.temp(), 0o777|os.ModeSticky)); err != nil {
 			unlock()
 			return nil, nil, errors.Join(fmt.Errorf("make a folder: %w", err), os.RemoveAll(dir))
 		}

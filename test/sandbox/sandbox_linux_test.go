@@ -33,7 +33,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if box, ok := Inside(); ok {
-		os.Exit(program(box, os.Getenv(endVariable)))
+		os.Exit(program(context.Background(), box, os.Getenv(endVariable)))
 	}
 	if os.Getenv(endVariable) == "" {
 		os.Exit(m.Run())
@@ -49,10 +49,10 @@ func TestMain(m *testing.M) {
 }
 
 // program leaves one of everything behind, says so, and ends.
-func program(box *Box, end string) int {
+func program(ctx context.Context, box *Box, end string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
-	if err := litter(box); err != nil {
+	if err := litter(ctx, box); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -68,8 +68,8 @@ func program(box *Box, end string) int {
 	}
 }
 
-func litter(box *Box) error {
-	orphan := exec.Command("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $!")
+func litter(ctx context.Context, box *Box) error {
+	orphan := exec.CommandContext(ctx, "sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $!")
 	out, err := orphan.Output()
 	if err != nil {
 		return fmt.Errorf("start an orphan: %w", err)
@@ -97,7 +97,7 @@ func litter(box *Box) error {
 		return err
 	}
 	for _, args := range [][]string{{"netns", "add", "box"}, {"link", "add", linkName, "type", "bridge"}} {
-		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %v: %w: %s", args, err, out)
 		}
 	}
@@ -114,7 +114,7 @@ const linkName = "postrider-box"
 // start runs the test binary as a program in a box and returns when it has littered.
 func start(t *testing.T, end string) (cmd *exec.Cmd, box *Box) {
 	t.Helper()
-	cmd = exec.Command(os.Args[0])
+	cmd = exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), endVariable+"="+end)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

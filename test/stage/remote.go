@@ -29,7 +29,12 @@ func Remote(ctx context.Context, s *Stage, set *manifest.Set) (servers Servers, 
 	if err := s.apply(ctx, secret); err != nil {
 		return servers, err
 	}
-	if err := s.Do(ctx, "apply", "-f", filepath.Join(s.cfg.Root, "config/quickstart/servers/servers.yaml")); err != nil {
+	if err := s.Do(
+		ctx,
+		"apply",
+		"-f",
+		filepath.Join(s.cfg.Root, "config/quickstart/servers/servers.yaml"),
+	); err != nil {
 		return servers, err
 	}
 	var ends []func()
@@ -102,7 +107,7 @@ func (s *Stage) portForward(ctx context.Context, deployment string, port int, lo
 
 // drain reads on, so that kubectl can go on printing.
 func drain(lines *bufio.Scanner) {
-	for lines.Scan() { //nolint:revive // nobody reads what it says of each connection
+	for lines.Scan() { // what it says of each connection
 	}
 }
 
@@ -122,7 +127,10 @@ func Vacant(ctx context.Context, cfg Config) error {
 			return err
 		}
 		if found != "" {
-			return fmt.Errorf("the cluster has a %s already, and the quick start would change it: use another cluster", found)
+			return fmt.Errorf(
+				"the cluster has a %s already, and the quick start would change it: use another cluster",
+				found,
+			)
 		}
 	}
 	return nil

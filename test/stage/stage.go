@@ -20,9 +20,10 @@ const (
 	samples = "config/samples"
 	// overlay is the samples for servers without TLS.
 	overlay = "config/quickstart"
-	// Namespace is that of the samples; System that of the manager.
+	// Namespace is that of the samples.
 	Namespace = "shop"
-	System    = "postrider-system"
+	// System is that of the manager.
+	System = "postrider-system"
 
 	// imageInFiles is the image's name in dist/install.yaml.
 	imageInFiles = "postrider:dev"
@@ -165,8 +166,10 @@ func (s *Stage) InstallImages(ctx context.Context, manager, worker string) error
 	if err != nil {
 		return fmt.Errorf("read what is installed: %w", err)
 	}
-	s.say("$ kubectl apply -f dist/install.yaml   # with --allow-insecure-transport: the servers of the demonstration " +
-		"have no TLS")
+	s.say(
+		"$ kubectl apply -f dist/install.yaml   # with --allow-insecure-transport: the servers of the demonstration " +
+			"have no TLS",
+	)
 	text := strings.ReplaceAll(string(raw), "image: "+imageInFiles+"\n", "image: "+manager+"\n")
 	text = strings.ReplaceAll(text, "--worker-image="+imageInFiles+"\n", "--worker-image="+worker+"\n"+insecureArgument)
 	if err := s.apply(ctx, text); err != nil {
@@ -178,7 +181,12 @@ func (s *Stage) InstallImages(ctx context.Context, manager, worker string) error
 // Apply applies the samples.
 func (s *Stage) Apply(ctx context.Context) error {
 	s.say("$ kubectl kustomize --load-restrictor=LoadRestrictionsNone %s | kubectl apply -f -", overlay)
-	rendered, err := s.Read(ctx, "kustomize", "--load-restrictor=LoadRestrictionsNone", filepath.Join(s.cfg.Root, overlay))
+	rendered, err := s.Read(
+		ctx,
+		"kustomize",
+		"--load-restrictor=LoadRestrictionsNone",
+		filepath.Join(s.cfg.Root, overlay),
+	)
 	if err != nil {
 		return err
 	}
@@ -238,9 +246,13 @@ func (s *Stage) imageMissing(ctx context.Context, namespace string) error {
 	}
 	for reason := range strings.FieldsSeq(reasons) {
 		if strings.Contains(reason, "Image") {
-			return fmt.Errorf("the cluster cannot get the image %s (%s): build it with the Dockerfile, then load it into "+
-				"the nodes (kind load docker-image %[1]s), or push it and name it: IMAGE=registry.example/postrider:tag "+
-				"make quickstart-cluster", s.image(), reason)
+			return fmt.Errorf(
+				"the cluster cannot get the image %s (%s): build it with the Dockerfile, then load it into "+
+					"the nodes (kind load docker-image %[1]s), or push it and name it: IMAGE=registry.example/postrider:tag "+
+					"make quickstart-cluster",
+				s.image(),
+				reason,
+			)
 		}
 	}
 	return nil
@@ -311,8 +323,20 @@ func (s *Stage) Show(ctx context.Context) error {
 // Verify proves from outside that every message was published and applied once, in order.
 func (s *Stage) Verify(ctx context.Context) error {
 	s.say("$ postrider verify -f %s --data DATA --effects %s", samples, Effects)
-	cmd := exec.CommandContext(ctx, s.cfg.Postrider, "verify", "-f", filepath.Join(s.cfg.Root, samples), //nolint:gosec // ours
-		"--data", s.cfg.Dir, "--grace", "0s", "--effects", Effects, "--effects-complete")
+	cmd := exec.CommandContext(
+		ctx,
+		s.cfg.Postrider,
+		"verify",
+		"-f",
+		filepath.Join(s.cfg.Root, samples), //nolint:gosec // ours
+		"--data",
+		s.cfg.Dir,
+		"--grace",
+		"0s",
+		"--effects",
+		Effects,
+		"--effects-complete",
+	)
 	cmd.Stdout, cmd.Stderr = s.cfg.Out, s.cfg.Out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("postrider verify: %w", err)
