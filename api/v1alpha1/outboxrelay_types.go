@@ -53,6 +53,7 @@ type OutboxRelayList struct {
 // +kubebuilder:validation:XValidation:rule="duration(self.batch.publishTimeout) + duration('5s') < duration(self.lease.duration)",fieldPath=".lease.duration",message="lease.duration must be longer than batch.publishTimeout plus 5s: else another relay may take over while a publish is still under way"
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas <= self.outbox.shards",fieldPath=".replicas",message="replicas must not exceed outbox.shards: each shard has one owner, further replicas would idle"
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas * self.source.postgres.maxConnections <= 1000",fieldPath=".replicas",message="replicas times source.postgres.maxConnections must not exceed 1000 connections: lower one of them"
+// +kubebuilder:validation:XValidation:rule="self.ordering.mode != 'PerKey' || self.outbox.layout != 'StatusColumns' || ((has(self.outbox.columns) && has(self.outbox.columns.version) ? self.outbox.columns.version != '' : has(self.outbox.preset) && self.outbox.preset == 'Postrider') && (has(self.outbox.columns) && has(self.outbox.columns.orderingKey) ? self.outbox.columns.orderingKey != '' : has(self.outbox.preset)))",fieldPath=".ordering.mode",message="ordering.mode PerKey needs outbox.columns.orderingKey and outbox.columns.version: without a version nothing tells which message of a key comes first; name them or choose None"
 type OutboxRelaySpec struct {
 	// runPolicy says whether the relay publishes. Pause keeps the leases and publishes nothing; Drain publishes
 	// what is claimed, gives the leases back and stops. A change is taken over live. Defaults to Run.
@@ -123,7 +124,29 @@ type RelaySource struct {
 
 // Outbox locates the outbox table and says who looks after it.
 // +kubebuilder:validation:XValidation:rule="!has(self.schemaPolicy) || self.schemaPolicy != 'Managed' || has(self.migrationCredentialsSecretRef)",fieldPath=".migrationCredentialsSecretRef",message="schemaPolicy Managed needs migrationCredentialsSecretRef, the owner of the tables; or choose Verify and run postrider schema apply yourself"
+// +kubebuilder:validation:XValidation:rule="(has(self.layout) && self.layout == 'StatusColumns') || (!has(self.preset) && !has(self.columns))",fieldPath=".layout",message="preset and columns are for layout StatusColumns, a table that the team already has"
+// +kubebuilder:validation:XValidation:rule="!has(self.layout) || self.layout != 'StatusColumns' || has(self.preset) || (has(self.columns) && has(self.columns.id) && has(self.columns.payload))",fieldPath=".layout",message="layout StatusColumns needs a preset, or columns with id and payload"
+// +kubebuilder:validation:XValidation:rule="!has(self.columns) || !has(self.columns.status) || self.columns.status == '' || has(self.columns.values) || (has(self.preset) && self.preset != 'DebeziumOutbox')",fieldPath=".columns.status",message="columns.status needs columns.values with pending and published"
+// +kubebuilder:validation:XValidation:rule="!has(self.columns) || !has(self.columns.values) || (has(self.columns.status) ? self.columns.status != '' : has(self.preset) && self.preset != 'DebeziumOutbox')",fieldPath=".columns.values",message="columns.values are those of columns.status, which is not set"
 type Outbox struct {
+	// layout says whose table the outbox is. Queue is Postrider's own, made by its migrations; StatusColumns is one that
+	// the team already has, named by preset and columns, whose rows are settled in place and which is never altered. It
+	// cannot change. Defaults to Queue.
+	// +optional
+	// +kubebuilder:default=Queue
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="layout cannot change: the tables beside the outbox are others; make a new relay"
+	Layout OutboxLayout `json:"layout,omitempty"`
+
+	// preset names the columns of a well-known table, for layout StatusColumns: Postrider is the classic table with a
+	// status column and a version of each aggregate, DebeziumOutbox that of Debezium's outbox event router, OpenOutbox
+	// that of the Open Outbox relay. A change is taken over live.
+	// +optional
+	Preset ColumnPreset `json:"preset,omitempty"`
+
+	// columns name the table's columns, for layout StatusColumns, as far as they are not as the preset says.
+	// +optional
+	Columns *OutboxColumns `json:"columns,omitempty"`
+
 	// table is the outbox table's name, one identifier of at most 40 bytes; the tables beside it add a suffix. A
 	// change is taken over live, and what waits in the old table stays there; with schemaPolicy Managed it rolls the
 	// Pods as well, so that the new one is made. Defaults to message_outbox.

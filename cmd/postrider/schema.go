@@ -25,6 +25,7 @@ type schemaFlags struct {
 	shards        int32
 	db            config.Postgres
 	step          stepFlags
+	mapped        columnFlags
 	allowLoopback bool
 	roles         map[schema.Role]*string
 }
@@ -39,6 +40,7 @@ func newSchemaCommand() *cobra.Command {
 	flags.StringVar(&f.schema, "schema", "public", "schema that holds the tables")
 	flags.StringVar(&f.table, "table", "message_outbox", "outbox table; the others follow it by suffix")
 	flags.Int32Var(&f.shards, "shards", schema.DefaultShards, "shards of the outbox, 1 to 64; they never change")
+	f.mapped.register(flags)
 	command.AddCommand(f.printCommand(), f.applyCommand(), f.verifyCommand())
 	return command
 }
@@ -51,8 +53,12 @@ func (f *schemaFlags) printCommand() *cobra.Command {
 		ValidArgs: []string{string(schema.Outbox), string(schema.Inbox)},
 		Args:      usage(cobra.OnlyValidArgs),
 		RunE: func(command *cobra.Command, args []string) error {
-			names, o := f.names(), f.options(args)
-			err := schema.Print(io.Discard, names, o) // says what is wrong before anything is printed
+			names := f.names()
+			o, err := f.options(args)
+			if err != nil {
+				return wrong(err)
+			}
+			err = schema.Print(io.Discard, names, o) // says what is wrong before anything is printed
 			switch {
 			case err != nil:
 				return wrong(err)
@@ -115,6 +121,7 @@ func (f *schemaFlags) verifyCommand() *cobra.Command {
 			}
 		}
 		fmt.Fprintf(out, "OK: schema %s has the %s tables as they must be\n", f.schema, join(o.Components))
+		writeLimits(out, o)
 		return nil
 	})
 	return command
@@ -130,7 +137,10 @@ func (f *schemaFlags) connecting(
 	command.RunE = func(command *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(command.Context(), schemaTimeout)
 		defer cancel()
-		o := f.options(args)
+		o, err := f.options(args)
+		if err != nil {
+			return wrong(err)
+		}
 		if err := schema.Print(io.Discard, f.names(), o); err != nil {
 			return wrong(err)
 		}
@@ -183,15 +193,19 @@ func (f *schemaFlags) names() postgres.Names {
 }
 
 // options turns arguments into options; none mean all tables.
-func (f *schemaFlags) options(args []string) schema.Options {
-	o := schema.Options{Shards: f.shards}
+func (f *schemaFlags) options(args []string) (schema.Options, error) {
+	columns, err := f.mapped.mapping()
+	if err != nil {
+		return schema.Options{}, err
+	}
+	o := schema.Options{Shards: f.shards, Columns: columns, Unordered: f.mapped.ordering == config.OrderingNone}
 	for _, a := range args {
 		o.Components = append(o.Components, schema.Component(a))
 	}
 	if len(args) == 0 {
 		o.Components = []schema.Component{schema.Outbox, schema.Inbox}
 	}
-	return o
+	return o, nil
 }
 
 func (f *schemaFlags) roleNames() schema.RoleNames {

@@ -145,8 +145,6 @@ type StatusValues struct {
 	Published string `json:"published,omitempty"`
 	// Waiting is a row that was refused and is tried again; empty leaves such a row Pending.
 	Waiting string `json:"waiting,omitempty"`
-	// Failed is a row that became a dead letter; empty leaves such a row where it is.
-	Failed string `json:"failed,omitempty"`
 }
 
 // NATS says how to reach a stream, for a relay or a consumer.

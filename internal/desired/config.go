@@ -46,6 +46,7 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 			Table:              string(spec.Outbox.Table),
 			Shards:             spec.Outbox.Shards,
 			PublishedRetention: t.duration("spec.outbox.publishedRetention", spec.Outbox.PublishedRetention),
+			Columns:            columns(&spec.Outbox),
 		},
 		Allowed:      words(spec.Destination.Allowed),
 		Ordering:     string(spec.Ordering.Mode),

@@ -67,7 +67,15 @@ func relayTarget(cfg config.Relay) migrationTarget {
 	return migrationTarget{
 		resource: cfg.Resource, runPolicy: cfg.RunPolicy, worker: cfg.Source, role: schema.RoleRelay,
 		names:   postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table},
-		options: schema.Options{Components: []schema.Component{schema.Outbox}, Shards: cfg.Outbox.Shards},
+		options: outboxOptions(cfg),
+	}
+}
+
+// outboxOptions say which tables a relay needs.
+func outboxOptions(cfg config.Relay) schema.Options {
+	return schema.Options{
+		Components: []schema.Component{schema.Outbox}, Shards: cfg.Outbox.Shards,
+		Columns: cfg.Outbox.Columns, Unordered: cfg.Ordering == config.OrderingNone,
 	}
 }
 

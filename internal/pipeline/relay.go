@@ -120,13 +120,17 @@ func newRelayPart(
 	}
 	names := postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table}
 	if err = schema.Verify(ctx, p.pool, names, schema.Expected{
-		Options: schema.Options{Components: []schema.Component{schema.Outbox}, Shards: cfg.Outbox.Shards},
-		Role:    schema.RoleRelay,
+		Options: outboxOptions(cfg), Role: schema.RoleRelay,
 	}); err != nil {
 		return nil, databaseTrouble(err)
 	}
+	table, err := teamTable(ctx, p.pool, names, cfg)
+	if err != nil {
+		return nil, err
+	}
 	store, err := outboxdb.New(p.pool, outboxdb.Config{
-		Names: names, Relay: cfg.Resource.String(), RelayUID: cfg.Resource.UID, Holder: holder,
+		Names: names, Columns: table, Relay: cfg.Resource.String(), RelayUID: cfg.Resource.UID,
+		Holder: holder,
 		Shards: int(cfg.Outbox.Shards), Unordered: cfg.Ordering == config.OrderingNone, QueryTimeout: queryTimeout(cfg),
 		SkipDeadLetters: cfg.OnDeadLetter == config.SkipMessage,
 	})
@@ -154,7 +158,7 @@ func (p *relayPart) Run(ctx context.Context) error {
 
 // Reconfigure implements part.
 func (p *relayPart) Reconfigure(cfg config.Relay) bool {
-	same := reflect.DeepEqual(p.cfg.Source, cfg.Source) && p.cfg.Outbox == cfg.Outbox &&
+	same := reflect.DeepEqual(p.cfg.Source, cfg.Source) && reflect.DeepEqual(p.cfg.Outbox, cfg.Outbox) &&
 		reflect.DeepEqual(p.cfg.NATS, cfg.NATS) && reflect.DeepEqual(p.cfg.Kafka, cfg.Kafka) &&
 		reflect.DeepEqual(p.cfg.RabbitMQ, cfg.RabbitMQ) && reflect.DeepEqual(p.cfg.Allowed, cfg.Allowed) &&
 		p.cfg.Ordering == cfg.Ordering && p.cfg.OnDeadLetter == cfg.OnDeadLetter && p.cfg.Lease == cfg.Lease

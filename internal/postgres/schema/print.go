@@ -29,6 +29,10 @@ func Print(w io.Writer, names postgres.Names, o Options) error {
 		b.WriteString("\n" + step.script(names, o))
 	}
 	b.WriteString("\nCOMMIT;\n")
+	if o.has(Outbox) && o.Columns != nil {
+		table := o.table(names)
+		fmt.Fprintf(&b, "\n-- The table is yours, and so is this, outside of a transaction:\n%s;\n", table.Index())
+	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write the schema: %w", err)
 	}
