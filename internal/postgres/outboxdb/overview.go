@@ -46,7 +46,7 @@ const (
 
 const (
 	usersSQL = `
-SELECT coalesce(w.relay, ''), w.shards::int, (SELECT count(*)::int FROM {outbox_lease} l
+SELECT coalesce(w.relay, ''), w.shards, (SELECT count(*)::int FROM {outbox_lease} l
   WHERE l.relay = w.relay AND l.holder IS NOT NULL AND l.held_until > statement_timestamp())
 FROM {outbox_owner} w`
 
@@ -80,12 +80,14 @@ func (d *Desk) overviewIn(ctx context.Context, tx pgx.Tx, o *Overview) error {
 	if _, err := tx.Exec(ctx, statementTimeoutSQL, timeout); err != nil {
 		return err
 	}
-	if err := tx.QueryRow(ctx, d.names.SQL(usersSQL)).Scan(&o.Relay, &o.Shards, &o.Held); err != nil {
+	var count int16
+	if err := tx.QueryRow(ctx, d.names.SQL(usersSQL)).Scan(&o.Relay, &count, &o.Held); err != nil {
 		return err
 	}
-	shards := make([]int16, o.Shards)
-	for i := range shards {
-		shards[i] = int16(i)
+	o.Shards = int(count)
+	shards := make([]int16, 0, count)
+	for s := range count {
+		shards = append(shards, s)
 	}
 	rows, err := tx.Query(ctx, d.store.sql.backlog, shards, countBound, oldestLook, interval(ambiguousAfter))
 	if err != nil {
