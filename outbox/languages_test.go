@@ -96,11 +96,11 @@ func (d *tables) jdbcURL() string {
 // fetched returns a folder of the cache that the command fills the first time. PARTIAL in its arguments is the folder.
 func fetched(t *testing.T, folder, name string, args ...string) string {
 	t.Helper()
-	dir, err := local.Cached(t.Context(), folder, func(_ context.Context, dir string) error {
+	dir, err := local.Cached(t.Context(), folder, func(ctx context.Context, dir string) error {
 		for i := range args {
 			args[i] = strings.ReplaceAll(args[i], "PARTIAL", dir)
 		}
-		command(t, dir, nil, name, args...)
+		command(ctx, t, dir, nil, name, args...)
 		return nil
 	})
 	if err != nil {
@@ -110,9 +110,9 @@ func fetched(t *testing.T, folder, name string, args ...string) string {
 }
 
 // command runs a command in a folder; its output is shown when it fails.
-func command(t *testing.T, dir string, env []string, name string, args ...string) {
+func command(ctx context.Context, t *testing.T, dir string, env []string, name string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // the first time it downloads
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // the first time it downloads
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
@@ -151,7 +151,7 @@ func TestWithPythonTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 	d := orders(t)
 	program := filepath.Join(t.TempDir(), "writer.py")
 	writeFile(t, program, code)
-	command(t, t.TempDir(), []string{"DATABASE_URL=" + d.libpqURL(), "PYTHONPATH=" + packages}, "python3", program)
+	command(t.Context(), t, t.TempDir(), []string{"DATABASE_URL=" + d.libpqURL(), "PYTHONPATH=" + packages}, "python3", program)
 	d.wrote()
 }
 
@@ -167,7 +167,7 @@ func TestWithNodeTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 	if err := os.Symlink(filepath.Join(modules, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	command(t, dir, []string{"DATABASE_URL=" + d.libpqURL()}, "node", "writer.mjs")
+	command(t.Context(), t, dir, []string{"DATABASE_URL=" + d.libpqURL()}, "node", "writer.mjs")
 	d.wrote()
 }
 
@@ -181,7 +181,7 @@ func TestWithJavaTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 	d := orders(t)
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "Writer.java"), code)
-	command(t, dir, []string{"JDBC_URL=" + d.jdbcURL()},
+	command(t.Context(), t, dir, []string{"JDBC_URL=" + d.jdbcURL()},
 		"java", "-cp", filepath.Join(libraries, "postgresql.jar"), "Writer.java")
 	d.wrote()
 }

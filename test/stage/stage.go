@@ -328,7 +328,7 @@ func (s *Stage) Verify(ctx context.Context) error {
 		s.cfg.Postrider,
 		"verify",
 		"-f",
-		filepath.Join(s.cfg.Root, samples), //nolint:gosec // ours
+		filepath.Join(s.cfg.Root, samples),
 		"--data",
 		s.cfg.Dir,
 		"--grace",

@@ -109,7 +109,8 @@ func TestRolesMayDoTheirPartAndNoMore(t *testing.T) {
 			may: []string{
 				"SELECT * FROM message_outbox",
 				"UPDATE message_outbox SET held = true, attempts = 1, failure_id = NULL, failing_for = '1 s'",
-				"INSERT INTO message_outbox " + row + ", position, held, failure_id) VALUES " + values + ", 1, true, 1)",
+				"WITH gate AS (INSERT INTO message_outbox_gate SELECT s, 'k', 'Blocked', NULL FROM generate_series(0, 63) s) " +
+					"INSERT INTO message_outbox " + row + ", position, held, failure_id) VALUES " + values + ", 1, true, 1)",
 				"INSERT INTO message_audit (actor, action, origin, origin_name, event_id, why) VALUES ('a', 'b', 'c', 'd', 'e', 'f')",
 				"SELECT 1 FROM message_outbox_lease FOR NO KEY UPDATE",
 				"SELECT 1 FROM message_outbox_owner FOR NO KEY UPDATE",
