@@ -8,13 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/postrider/postrider/test/sandbox"
@@ -27,6 +30,8 @@ const (
 	apiServiceIP = "10.96.0.1"
 	podCIDR      = "10.244.0.0/16"
 	nodeName     = "node"
+	// upTimeout is for one part; on a machine that is busy with other tests each takes a minute.
+	upTimeout = 5 * time.Minute
 	// poll is the pause between two looks at something that gives no signal.
 	poll = 50 * time.Millisecond
 )
@@ -144,6 +149,7 @@ func (c *Cluster) startPlane(ctx context.Context) error {
 }
 
 func (c *Cluster) client() (client.Client, error) {
+	ctrl.SetLogger(logr.Discard()) // a client wants one; its errors are returned
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("know the API's kinds: %w", err)
@@ -156,7 +162,7 @@ func (c *Cluster) client() (client.Client, error) {
 }
 
 func (c *Cluster) apiReady(ctx context.Context) error {
-	out, err := c.Kubectl(ctx, "get", "--raw", "/readyz").CombinedOutput()
+	out, err := c.Kubectl(ctx, "get", "--raw", "/readyz", "--request-timeout=5s").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
@@ -267,9 +273,22 @@ func tail(log *os.File) []byte {
 	return last[:n]
 }
 
+// lastWords is the end of every log: the logs go with the sandbox.
+func (c *Cluster) lastWords() string {
+	var words strings.Builder
+	files, _ := filepath.Glob(filepath.Join(c.Logs, "*.log")) // the pattern is well formed
+	for _, file := range files {
+		if log, err := os.Open(file); err == nil {
+			fmt.Fprintf(&words, "%s ends with:\n%s\n", filepath.Base(file), tail(log))
+			_ = log.Close() // it was read
+		}
+	}
+	return words.String()
+}
+
 // until waits until check returns nothing. What it returned last is the failure.
 func (c *Cluster) until(ctx context.Context, what string, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, upTimeout)
 	defer cancel()
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
@@ -282,7 +301,7 @@ func (c *Cluster) until(ctx context.Context, what string, check func(context.Con
 		case err := <-c.lost:
 			return fmt.Errorf("waiting for %s: %w", what, err)
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w: %w", what, context.Cause(ctx), wrong)
+			return fmt.Errorf("waiting for %s: %w: %w\n%s", what, context.Cause(ctx), wrong, c.lastWords())
 		case <-tick.C:
 		}
 	}
