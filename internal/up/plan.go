@@ -81,8 +81,8 @@ func newPlan(relays []v1alpha1.OutboxRelay, consumers []v1alpha1.InboxConsumer, 
 }
 
 // errNotEmbedded says that no server of this machine can stand in for a destination.
-var errNotEmbedded = errors.New("spec.destination: NATS alone is embedded; run with --external to use the servers that " +
-	"the resources name")
+var errNotEmbedded = errors.New("spec.destination: NATS alone is embedded; " +
+	"run with --external to use the servers that the resources name")
 
 func (p *planner) relay(r *v1alpha1.OutboxRelay) error {
 	o := &r.Spec.Outbox
