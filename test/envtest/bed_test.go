@@ -35,8 +35,8 @@ import (
 )
 
 const (
-	// patience bounds a wait for something that takes a moment.
-	patience = time.Minute
+	// patience bounds a wait for something that takes a moment, on a machine that is busy with other tests.
+	patience = 2 * time.Minute
 	// step is the pause between two looks of a wait.
 	step = 50 * time.Millisecond
 	// image is what all workers run.
