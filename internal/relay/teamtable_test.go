@@ -2,15 +2,21 @@ package relay_test
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/lease"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/internal/postgres/schema"
+	"github.com/postrider/postrider/internal/relay"
+	"github.com/postrider/postrider/internal/shard"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -69,8 +75,62 @@ func (w *world) write(ctx context.Context, q querier, key string) (message.Messa
 	return m, err
 }
 
-// gates names the world's gate table.
-func (w *world) gates() string { return w.names.SQL("{outbox_gate}") }
+// A relay that sent a message and stood still until another had its shard settles nothing.
+func TestAZombieSettlesNothingOfATeamsTable(t *testing.T) {
+	t.Parallel()
+	w := newTeamWorld(t, testkit.ClassicTable(), 1)
+	sent := w.put("k", 1)
+	old, next := w.process(options{}), w.process(options{})
+	join := func(p *process) lease.Lease {
+		t.Helper()
+		if _, err := p.store.Join(t.Context(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		l, ok, err := p.store.Acquire(t.Context(), 0, time.Minute)
+		if err != nil || !ok {
+			t.Fatalf("Acquire() = %v, %v", ok, err)
+		}
+		return l
+	}
+	zombie := join(old)
+	w.Exec(w.names.SQL(`UPDATE {outbox_lease} SET held_until = clock_timestamp() - interval '1 s'`))
+	current := join(next)
+	ids, places := []message.ID{sent[0].ID}, []string{"ORDERS@1"}
+	if _, err := old.store.Settle(t.Context(), zombie, ids, places); !errors.Is(err, lease.ErrLost) {
+		t.Errorf("Settle() of a zombie = %v, want %v", err, lease.ErrLost)
+	}
+	if w.left() != 1 {
+		t.Error("the zombie settled the row")
+	}
+	for _, want := range []shard.Settlement{{Moved: 1}, {Already: 1}} {
+		got, err := next.store.Settle(t.Context(), current, ids, places)
+		if err != nil || got != want {
+			t.Errorf("Settle() = %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
+// The order of a key holds when two relays take turns and the one that held the shard is killed.
+func TestRelaysThatAreKilledKeepTheOrderOfATeamsTable(t *testing.T) {
+	t.Parallel()
+	w := newTeamWorld(t, testkit.ClassicTable(), 2)
+	short := options{config: func(c *relay.Config) {
+		c.LeaseDuration, c.LeaseMargin = 600*time.Millisecond, 100*time.Millisecond
+		c.Batch.PublishTimeout, c.Batch.MaxMessages = 300*time.Millisecond, 3
+	}}
+	first := w.start(short)
+	w.put("a", 20)
+	w.put("b", 20)
+	first.kill()
+	w.start(short)
+	w.put("a", 10)
+	w.awaitEmpty()
+	for key, n := range map[string]int{"a": 30, "b": 20} {
+		if diff := cmp.Diff(upTo(n), once(w.broker.versions(key))); diff != "" {
+			t.Errorf("first deliveries of %s (-want +got):\n%s", key, diff)
+		}
+	}
+}
 
 func TestATeamsOwnTableIsPublishedAndSettledInPlace(t *testing.T) {
 	t.Parallel()
