@@ -26,8 +26,13 @@ func (f *columnFlags) register(flags *pflag.FlagSet) {
 		"with the columns of Postrider, DebeziumOutbox or OpenOutbox")
 	flags.StringToStringVar(&f.columns, "column", nil, "name of a column of such a table, as outbox.columns names it, "+
 		"such as version=seq; empty where there is none")
-	flags.StringToStringVar(&f.values, "status-value", nil, "value of its status column, such as pending=NEW; one takes "+
-		"the place of all those of the preset")
+	flags.StringToStringVar(
+		&f.values,
+		"status-value",
+		nil,
+		"value of its status column, such as pending=NEW; one takes "+
+			"the place of all those of the preset",
+	)
 	flags.StringVar(&f.ordering, "ordering", config.OrderingPerKey, "ordering.mode of its relay: PerKey or None")
 }
 

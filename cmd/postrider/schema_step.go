@@ -47,8 +47,10 @@ func (f *schemaFlags) asStep(command *cobra.Command) {
 }
 
 func (f *schemaFlags) runStep(command *cobra.Command, args []string) error {
-	for _, flag := range []string{"host", "port", "database", "schema", "table", "shards", "tls-mode", "preset", "column",
-		"status-value", "ordering"} {
+	for _, flag := range []string{
+		"host", "port", "database", "schema", "table", "shards", "tls-mode", "preset", "column",
+		"status-value", "ordering",
+	} {
 		if command.Flags().Changed(flag) {
 			return wrong(errors.New("--" + flag + " is in the file of --config: leave it out"))
 		}

@@ -143,10 +143,16 @@ func TestAFileIsRefusedWithItsFieldNamed(t *testing.T) {
 		},
 		"a missing brace": {relay, "\n}\n", "\n", "it is not one JSON object"},
 		"a version from far ahead": {
-			relay, `"version": 1`, `"version": 3`, "version: this program reads version 1 and its neighbours, the file has 3",
+			relay,
+			`"version": 1`,
+			`"version": 3`,
+			"version: this program reads version 1 and its neighbours, the file has 3",
 		},
 		"no version": {
-			relay, `"version": 1`, `"version": 0`, "version: this program reads version 1 and its neighbours, the file has 0",
+			relay,
+			`"version": 1`,
+			`"version": 0`,
+			"version: this program reads version 1 and its neighbours, the file has 0",
 		},
 		"a field that the next version has, in this one": {
 			relay, `"version": 1`, `"version": 1, "pace": 7`, "pace: is not a field of this version",

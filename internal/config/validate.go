@@ -301,8 +301,13 @@ func (r Consumer) Validate() error {
 }
 
 func (c *checker) version(v int) {
-	c.require("version", v > 0 && v >= Version-1 && v <= Version+1,
-		"this program reads version %d and its neighbours, the file has %d: upgrade by one release at a time", Version, v)
+	c.require(
+		"version",
+		v > 0 && v >= Version-1 && v <= Version+1,
+		"this program reads version %d and its neighbours, the file has %d: upgrade by one release at a time",
+		Version,
+		v,
+	)
 }
 
 func (c *checker) resource(r Resource) {

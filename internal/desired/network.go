@@ -26,7 +26,8 @@ func (b builder) networkPolicy() *networkingv1ac.NetworkPolicyApplyConfiguration
 		return nil
 	}
 	everyone := func(cidr string, but ...string) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
-		return networkingv1ac.NetworkPolicyPeer().WithIPBlock(networkingv1ac.IPBlock().WithCIDR(cidr).WithExcept(but...))
+		return networkingv1ac.NetworkPolicyPeer().
+			WithIPBlock(networkingv1ac.IPBlock().WithCIDR(cidr).WithExcept(but...))
 	}
 	port := func(protocol corev1.Protocol, number int32) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
 		return networkingv1ac.NetworkPolicyPort().WithProtocol(protocol).WithPort(intstr.FromInt32(number))

@@ -56,9 +56,16 @@ func TestARelayPublishesToKafka(t *testing.T) {
 	user, password := server.User()
 	o.elsewhere(topic+"/", func(cfg *config.Relay) {
 		cfg.Kafka = &config.Kafka{
-			BootstrapServers: []string{server.SASLAddr()}, Mechanism: "ScramSHA512",
-			CredentialsDir: secret(t, user, password), TLS: config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
-			Topic: topic, Compression: "Zstd",
+			BootstrapServers: []string{server.SASLAddr()},
+			Mechanism:        "ScramSHA512",
+			CredentialsDir: secret(
+				t,
+				user,
+				password,
+			),
+			TLS:         config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
+			Topic:       topic,
+			Compression: "Zstd",
 		}
 	})
 	ends, err := server.Admin().ListEndOffsets(t.Context(), topic)
@@ -91,9 +98,17 @@ func TestARelayPublishesToRabbitMQ(t *testing.T) {
 	user, password := server.User()
 	o.elsewhere("shop/orders.events#", func(cfg *config.Relay) {
 		cfg.RabbitMQ = &config.RabbitMQ{
-			Hosts: []string{server.TLSAddr()}, VirtualHost: server.VirtualHost, Topology: config.TopologyVerify,
-			CredentialsDir: secret(t, user, password), TLS: config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
-			Exchange: "shop", RoutingKey: "orders.events",
+			Hosts:       []string{server.TLSAddr()},
+			VirtualHost: server.VirtualHost,
+			Topology:    config.TopologyVerify,
+			CredentialsDir: secret(
+				t,
+				user,
+				password,
+			),
+			TLS:        config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
+			Exchange:   "shop",
+			RoutingKey: "orders.events",
 		}
 	})
 	queue, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil)

@@ -73,6 +73,7 @@ func TestConfigValidate(t *testing.T) {
 		Holder: [16]byte{1}, Shards: 8, Broker: "nats", Unit: "ORDERS", LeaseDuration: 30 * time.Second,
 		LeaseMargin: 5 * time.Second, QueryTimeout: time.Second, Retention: time.Hour, DrainTimeout: time.Second,
 		RunPolicy: Run, Backoff: retry.Backoff{Initial: time.Second, Max: time.Minute},
+		Budget: retry.Budget{MaxAttempts: 10, MaxElapsed: time.Hour}, Share: retry.Share{Percent: 20, MinPerSecond: 10},
 		Batch: Batch{MaxMessages: 500, MaxBytes: 4 << 20, PollInterval: time.Second, PublishTimeout: 10 * time.Second},
 	}
 	if err := valid.Validate(); err != nil {
@@ -88,6 +89,8 @@ func TestConfigValidate(t *testing.T) {
 		"no retention":                func(c *Config) { c.Retention = 0 },
 		"an unknown policy":           func(c *Config) { c.RunPolicy = "Stop" },
 		"no backoff":                  func(c *Config) { c.Backoff = retry.Backoff{} },
+		"no retry budget":             func(c *Config) { c.Budget = retry.Budget{} },
+		"no retry share":              func(c *Config) { c.Share = retry.Share{} },
 		"an empty batch":              func(c *Config) { c.Batch.MaxMessages = 0 },
 		"no bytes":                    func(c *Config) { c.Batch.MaxBytes = 0 },
 		"no poll interval":            func(c *Config) { c.Batch.PollInterval = 0 },

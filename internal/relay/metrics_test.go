@@ -41,6 +41,7 @@ func TestMetricNames(t *testing.T) {
 	want := []string{
 		"postrider_outbox_backlog_messages GAUGE",
 		"postrider_outbox_claimed_messages_total COUNTER",
+		"postrider_outbox_dropped_markers_total COUNTER",
 		"postrider_outbox_expired_messages_total COUNTER",
 		"postrider_outbox_lag_seconds GAUGE",
 		"postrider_outbox_late_rows_total COUNTER",

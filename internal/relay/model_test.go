@@ -299,7 +299,8 @@ func (m *model) decider(ctx context.Context) {
 }
 
 func (m *model) decide(ctx context.Context, desk *outboxdb.Desk, id int64, again bool) {
-	count, err := &m.counts.discards, error(nil)
+	count := &m.counts.discards
+	var err error
 	if again {
 		count, err = &m.counts.replays, desk.Replay(ctx, id, somebody, m.skip || m.unordered)
 	} else {

@@ -27,7 +27,13 @@ func TestArrivals(t *testing.T) {
 		},
 		"what waits for a retry came in as well": {
 			{held: one, want: "unknown"},
-			{after: 2 * time.Second, held: one, left: 4, is: shard.Backlog{Ready: 2, Retrying: 1, Blocked: 1}, want: "4"},
+			{
+				after: 2 * time.Second,
+				held:  one,
+				left:  4,
+				is:    shard.Backlog{Ready: 2, Retrying: 1, Blocked: 1},
+				want:  "4",
+			},
 		},
 		"a backlog that is only worked off grows by nothing": {
 			{held: one, is: shard.Backlog{Ready: 20}, want: "unknown"},

@@ -186,6 +186,9 @@ func copySamples(t *testing.T, to string) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
+		if e.IsDir() {
+			continue // as for kubectl
+		}
 		content, err := os.ReadFile(filepath.Join(from, e.Name()))
 		if err != nil {
 			t.Fatal(err)

@@ -42,8 +42,11 @@ const (
 // fill writes rows of many keys that are ready, above everything that is there.
 func (o *outbox) fill() {
 	o.t.Helper()
-	o.Exec(`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
-		SELECT gen_random_uuid(), 't', 'shop', 'flows-' || i, 1, '{}', now() FROM generate_series(1, $1) i`, keysThatFlow)
+	o.Exec(
+		`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
+		SELECT gen_random_uuid(), 't', 'shop', 'flows-' || i, 1, '{}', now() FROM generate_series(1, $1) i`,
+		keysThatFlow,
+	)
 	o.Exec(`ANALYZE message_outbox`)
 }
 
@@ -58,8 +61,11 @@ func TestManyRowsBehindABlockedHeadCostTheOtherKeysNothing(t *testing.T) {
 
 	o.Exec(`DELETE FROM message_outbox`)
 	o.Exec(`INSERT INTO message_outbox_gate VALUES (0, 'hot', 'Blocked', NULL)`)
-	o.Exec(`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at,
-		held) SELECT gen_random_uuid(), 't', 'shop', 'hot', i, '{}', now(), true FROM generate_series(1, $1) i`, rowsBehind)
+	o.Exec(
+		`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at,
+		held) SELECT gen_random_uuid(), 't', 'shop', 'hot', i, '{}', now(), true FROM generate_series(1, $1) i`,
+		rowsBehind,
+	)
 	vacuum(t, o.DB)
 	o.fill()
 	if behind := o.pagesOfAClaim(s); behind > 2*alone {
@@ -84,8 +90,11 @@ func TestMutationRowsThatWaitInTheReadyIndexSlowEveryClaim(t *testing.T) {
 	alone := o.pagesOfAClaim(s)
 	o.Exec(`DELETE FROM message_outbox`)
 	o.Exec(`INSERT INTO message_outbox_gate VALUES (0, 'hot', 'Blocked', NULL)`)
-	o.Exec(`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
-		SELECT gen_random_uuid(), 't', 'shop', 'hot', i, '{}', now() FROM generate_series(1, $1) i`, rowsBehind)
+	o.Exec(
+		`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
+		SELECT gen_random_uuid(), 't', 'shop', 'hot', i, '{}', now() FROM generate_series(1, $1) i`,
+		rowsBehind,
+	)
 	vacuum(t, o.DB)
 	o.fill()
 	s.sql.claim = replace(t, s.sql.claim, "AND NOT held AND position > $3 ORDER",
