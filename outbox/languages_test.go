@@ -151,7 +151,8 @@ func TestWithPythonTheProgramOfTheDocsWritesAMessage(t *testing.T) {
 	d := orders(t)
 	program := filepath.Join(t.TempDir(), "writer.py")
 	writeFile(t, program, code)
-	command(t.Context(), t, t.TempDir(), []string{"DATABASE_URL=" + d.libpqURL(), "PYTHONPATH=" + packages}, "python3", program)
+	env := []string{"DATABASE_URL=" + d.libpqURL(), "PYTHONPATH=" + packages}
+	command(t.Context(), t, t.TempDir(), env, "python3", program)
 	d.wrote()
 }
 

@@ -28,20 +28,20 @@ func TestVerifyPrintsTheIndexThatATeamsTableNeeds(t *testing.T) {
 			verify := func(o schema.Options) error {
 				return schema.Verify(t.Context(), db.Pool(), names, schema.Expected{Options: o, Role: schema.RoleRelay})
 			}
-			wrong := func(o schema.Options, want string) *schema.Error {
+			wrong := func(o schema.Options, want string) (ddl string) {
 				t.Helper()
 				var invalid *schema.Error
 				if err := verify(o); !errors.As(err, &invalid) || !strings.Contains(invalid.Message, want) {
 					t.Fatalf("Verify() = %v, want %q", err, want)
 				}
-				return invalid
+				return invalid.DDL
 			}
 			if err := schema.Apply(t.Context(), db.Pool(), names, o); err != nil {
 				t.Fatal(err)
 			}
 			wrong(o, "does not exist")
 			db.Exec(table.DDL)
-			db.Exec(testkit.IndexSQL(wrong(o, "no index that finds the first pending row").DDL))
+			db.Exec(testkit.IndexSQL(wrong(o, "no index that finds the first pending row")))
 			if err := verify(o); err != nil {
 				t.Errorf("Verify() after its own DDL = %v", err)
 			}
