@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/postrider/postrider/internal/broker/endpoint"
 	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/desired"
@@ -157,8 +158,8 @@ func (s *sources) stream(ctx context.Context, cfg *config.NATS) (verify.Stream, 
 	}
 	conn, err := nats.Dial(ctx, nats.Config{
 		Servers: n.Servers, Stream: n.Stream, Topology: nats.Verify, CredentialsDir: n.CredentialsDir, Name: verifyName,
-		TLS: nats.TLS{
-			Mode: nats.TLSMode(n.TLS.Mode), CAFile: n.TLS.CAFile, ClientCertificateDir: n.TLS.ClientCertificateDir,
+		TLS: endpoint.TLS{
+			Mode: endpoint.TLSMode(n.TLS.Mode), CAFile: n.TLS.CAFile, ClientCertificateDir: n.TLS.ClientCertificateDir,
 		},
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/endpoint"
 	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/test/testkit"
 )
@@ -18,7 +19,8 @@ import (
 func jetStream(t *testing.T, server *testkit.Broker, stream testkit.Stream) (broker.Receiver, *nats.Conn) {
 	t.Helper()
 	conn, err := nats.Dial(t.Context(), nats.Config{
-		Servers: []string{server.URL}, Stream: stream.Name, Topology: nats.Declare, TLS: nats.TLS{Mode: nats.Insecure},
+		Servers: []string{server.URL}, Stream: stream.Name, Topology: nats.Declare,
+		TLS: endpoint.TLS{Mode: endpoint.Insecure},
 	})
 	if err != nil {
 		t.Fatalf("dialling NATS: %v", err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/endpoint"
 	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/postgres"
@@ -33,8 +34,8 @@ func dialNATS(ctx context.Context, cfg *config.NATS, name string, log *slog.Logg
 	conn, err := nats.Dial(ctx, nats.Config{
 		Servers: cfg.Servers, Stream: cfg.Stream, Topology: nats.Topology(cfg.Topology),
 		CredentialsDir: cfg.CredentialsDir, Name: name, Log: log,
-		TLS: nats.TLS{
-			Mode: nats.TLSMode(cfg.TLS.Mode), CAFile: cfg.TLS.CAFile,
+		TLS: endpoint.TLS{
+			Mode: endpoint.TLSMode(cfg.TLS.Mode), CAFile: cfg.TLS.CAFile,
 			ClientCertificateDir: cfg.TLS.ClientCertificateDir,
 		},
 	})

@@ -9,11 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/postrider/postrider/internal/broker/endpoint"
 )
 
 // Topology says whether missing streams are made.
@@ -27,28 +27,6 @@ const (
 	Declare Topology = "Declare"
 )
 
-// TLSMode says how a connection is protected.
-type TLSMode string
-
-// The TLS modes.
-const (
-	// VerifyFull checks the server's chain and its name.
-	VerifyFull TLSMode = "VerifyFull"
-	// VerifyCA checks the server's chain only.
-	VerifyCA TLSMode = "VerifyCA"
-	// Insecure is plain text.
-	Insecure TLSMode = "Insecure"
-)
-
-// TLS says how a connection is protected. The files are read again for each connection.
-type TLS struct {
-	Mode TLSMode
-	// CAFile is a PEM bundle; empty means the system's roots.
-	CAFile string
-	// ClientCertificateDir holds tls.crt and tls.key; empty means no client certificate.
-	ClientCertificateDir string
-}
-
 // Config says how to reach a stream.
 type Config struct {
 	// Servers are "host", "host:port" or "nats://host:port", tried in turn.
@@ -58,7 +36,7 @@ type Config struct {
 	Topology Topology
 	// CredentialsDir holds the files username and password, read again for each connection; empty means none.
 	CredentialsDir string
-	TLS            TLS
+	TLS            endpoint.TLS
 	// Name is what the server shows for the connection, such as "relay shop/orders".
 	Name string
 	// AllowLinkLocal permits addresses that broker.BlockedAddress names, for networks that number so.
@@ -101,10 +79,8 @@ func (c *Config) Validate() error {
 	default:
 		return fmt.Errorf("nats.topology is neither %s nor %s", Verify, Declare)
 	}
-	switch c.TLS.Mode {
-	case VerifyFull, VerifyCA, Insecure:
-	default:
-		return fmt.Errorf("nats.tls.mode is none of %s, %s, %s", VerifyFull, VerifyCA, Insecure)
+	if err := c.TLS.Validate(); err != nil {
+		return fmt.Errorf("nats.tls.%w", err)
 	}
 	return nil
 }
@@ -130,21 +106,5 @@ func parseServer(s string) (string, error) {
 			break
 		}
 	}
-	if strings.Contains(s, "@") {
-		return "", errors.New("holds credentials; they belong into the Secret")
-	}
-	if strings.ContainsAny(s, " \t\r\n/?#\x00") || s == "" {
-		return "", errors.New("is not host:port")
-	}
-	host, port, err := net.SplitHostPort(s)
-	if err != nil { // no port
-		host, port = strings.Trim(s, "[]"), strconv.Itoa(defaultPort)
-		if strings.Count(host, ":") == 1 {
-			return "", errors.New("is not host:port")
-		}
-	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 || host == "" {
-		return "", errors.New("is not host:port")
-	}
-	return net.JoinHostPort(host, port), nil
+	return endpoint.ParseAddress(s, defaultPort) //nolint:wrapcheck // the caller names the field
 }

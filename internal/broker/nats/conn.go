@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/endpoint"
 )
 
 // Conn keeps a connection to NATS: it connects again for ever, with the credentials and certificates as the files are
@@ -218,7 +219,7 @@ func (c *Conn) connectTo(ctx context.Context, server string) (*session, *broker.
 	}
 	login := func(*natsgo.Options) error { return nil }
 	if dir := c.cfg.CredentialsDir; dir != "" {
-		username, password, err := credentials(dir)
+		username, password, err := endpoint.Credentials(dir)
 		if err != nil {
 			return nil, &broker.Error{
 				Reason: broker.ReasonNoCredentials, Detail: "create the Secret with username and password", Err: err,
@@ -263,7 +264,7 @@ func connectError(server string, err error) *broker.Error {
 		e.Reason, e.Detail = broker.ReasonTLSFailed, server+" offers no TLS: turn it on there, or set tls.mode"
 	case errors.Is(err, natsgo.ErrTLS):
 		e.Reason, e.Detail = broker.ReasonTLSFailed, tlsDetail(server, err)
-	case errors.Is(err, errBlockedAddress):
+	case errors.Is(err, endpoint.ErrBlockedAddress):
 		e.Detail = server + " leads to an address that workers never dial (link-local or metadata service)"
 	case errors.As(err, &name):
 		e.Detail = "the name in " + server + " is not known: check it"

@@ -27,6 +27,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/broker/endpoint"
 	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/test/testkit"
 )
@@ -123,8 +124,13 @@ func TestUnreachableServers(t *testing.T) {
 			t.Errorf("%s: %v, want %q", server, got, detail)
 		}
 	}
-	if err := (&dialer{allow: true}).control(t.Context(), "tcp", "169.254.1.1:4222", nil); err != nil {
-		t.Errorf("a link-local address that is allowed: %v", err)
+	for _, allow := range []bool{false, true} {
+		brief, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := (&dialer{ctx: brief, allow: allow, now: time.Now}).Dial("tcp", "169.254.1.1:4222")
+		stop()
+		if refused := errors.Is(err, endpoint.ErrBlockedAddress); refused == allow {
+			t.Errorf("a link-local address, allowed %v: %v", allow, err)
+		}
 	}
 }
 
@@ -215,39 +221,39 @@ func TestTLS(t *testing.T) {
 	named, other := newAuthority(t, "127.0.0.1"), newAuthority(t, "nats.example")
 	cases := map[string]struct {
 		server authority
-		tls    TLS
+		tls    endpoint.TLS
 		reason broker.Reason
 		detail string
 	}{
-		"chain and name are right": {named, TLS{Mode: VerifyFull, CAFile: named.ca}, "", ""},
+		"chain and name are right": {named, endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: named.ca}, "", ""},
 		"the authority is another": {
 			named,
-			TLS{Mode: VerifyFull, CAFile: other.ca},
+			endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: other.ca},
 			broker.ReasonTLSFailed,
 			"unknown authority",
 		},
 		"the name is another": {
 			other,
-			TLS{Mode: VerifyFull, CAFile: other.ca},
+			endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: other.ca},
 			broker.ReasonTLSFailed,
 			"another name",
 		},
-		"the name may be another": {other, TLS{Mode: VerifyCA, CAFile: other.ca}, "", ""},
+		"the name may be another": {other, endpoint.TLS{Mode: endpoint.VerifyCA, CAFile: other.ca}, "", ""},
 		"the authority may not be, all the same": {
 			other,
-			TLS{Mode: VerifyCA, CAFile: named.ca},
+			endpoint.TLS{Mode: endpoint.VerifyCA, CAFile: named.ca},
 			broker.ReasonTLSFailed,
 			"unknown authority",
 		},
 		"the system does not know the authority": {
 			named,
-			TLS{Mode: VerifyFull},
+			endpoint.TLS{Mode: endpoint.VerifyFull},
 			broker.ReasonTLSFailed,
 			"unknown authority",
 		},
 		"the CA file is missing": {
 			named,
-			TLS{Mode: VerifyFull, CAFile: "/none"},
+			endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: "/none"},
 			broker.ReasonTLSFailed,
 			"TLS files",
 		},
@@ -269,7 +275,7 @@ func TestCAIsReadAgain(t *testing.T) {
 	t.Parallel()
 	right, wrong := newAuthority(t, "127.0.0.1"), newAuthority(t, "127.0.0.1")
 	cfg := testConfig(tlsServer(t, right), "S")
-	cfg.TLS = TLS{Mode: VerifyFull, CAFile: wrong.ca}
+	cfg.TLS = endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: wrong.ca}
 	conn := dial(t, cfg)
 	_ = waitState(t, conn, broker.ReasonTLSFailed)
 	pemBytes, err := os.ReadFile(right.ca)
@@ -323,7 +329,7 @@ func TestNoCredentialReachesAStranger(t *testing.T) {
 				}
 			})
 			cfg := testConfig(ln.Addr().String(), "S")
-			cfg.TLS = TLS{Mode: VerifyFull, CAFile: right.ca}
+			cfg.TLS = endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: right.ca}
 			cfg.CredentialsDir = writeCredentials(t, "app", canary)
 			conn := dial(t, cfg)
 			_ = waitState(t, conn, broker.ReasonTLSFailed)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/brokertest"
+	"github.com/postrider/postrider/internal/broker/endpoint"
 	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/test/testkit"
 )
@@ -21,7 +22,8 @@ const testAckWait = 2 * time.Second
 // testConfig reaches the stream at the address.
 func testConfig(address, stream string) Config {
 	return Config{
-		Servers: []string{address}, Stream: stream, Topology: Verify, TLS: TLS{Mode: Insecure}, Name: "test",
+		Servers: []string{address}, Stream: stream, Topology: Verify, Name: "test",
+		TLS:        endpoint.TLS{Mode: endpoint.Insecure},
 		FirstPause: 10 * time.Millisecond, LongestPause: 200 * time.Millisecond,
 	}
 }
