@@ -184,8 +184,8 @@ func TestRestIsQuiet(t *testing.T) {
 	}
 }
 
-// Under a trickle of one message a second, and under full load, a resource's status is written at most once an interval,
-// which is four times a minute with the usual one, and nothing else is.
+// Under a trickle of one message a second, and under full load, a resource's status is written at most once a look,
+// which is once an interval, four times a minute with the usual one; and nothing else is.
 func TestLoadWritesLittle(t *testing.T) {
 	t.Parallel()
 	trickle := func(r *statusz.Report, look int64) {
@@ -231,14 +231,17 @@ func TestLoadWritesLittle(t *testing.T) {
 		return ""
 	})
 	for i, s := range spaces {
-		for path, n := range s.sent.in(s.name) {
+		after := s.sent.in(s.name)
+		// Two Pods report a look, and the word of the look before the first may have been on its way.
+		most := int((looks[i].Load()+1)/2) + 1
+		for path, n := range after {
 			switch n -= before[i][path]; {
 			case n > 0 && !strings.HasSuffix(path, "/outboxrelays/orders/status"):
 				t.Errorf("%d times %s, want nothing but status written", n, path)
-			case n > intervals:
-				t.Errorf("load %d: status was written %d times in %d intervals", i, n, intervals)
+			case n > most:
+				t.Errorf("load %d: status was written %d times, want at most %d", i, n, most)
 			default:
-				t.Logf("load %d: %s %d times in %d intervals", i, path, n, intervals)
+				t.Logf("load %d: %s %d times of at most %d", i, path, n, most)
 			}
 		}
 	}
