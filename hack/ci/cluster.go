@@ -17,22 +17,19 @@ const (
 	podTimeout = "20m"
 )
 
-// checkPods says before everything else that Pods cannot run here: it would come out after half an hour.
+// checkPods says before everything else that Pods cannot run here: it would come out late.
 func (r *runner) checkPods(ctx context.Context) {
 	if os.Geteuid() != 0 {
-		return // they are counted, see clusterSteps
+		return // they are counted, see podSteps
 	}
 	r.step(ctx, "Pods can run here", func(ctx context.Context) error {
 		return r.built(ctx, "cluster", "./hack/cluster", "check")
 	})
 }
 
-// clusterSteps run what needs Kubernetes. It is built before, once a version, by a step of its own: the first time that
-// takes longer than all the rest.
-func (r *runner) clusterSteps(ctx context.Context) {
-	if !r.exists("hack/cluster") {
-		return
-	}
+// planeSteps run what needs a control plane. It is built before, once a version, by a step of its own: the first time
+// that takes longer than all the rest.
+func (r *runner) planeSteps(ctx context.Context) {
 	r.step(ctx, "Kubernetes", func(ctx context.Context) error { return r.built(ctx, "cluster", "./hack/cluster") })
 	r.step(ctx, "tests on a control plane", func(ctx context.Context) error {
 		return r.goTest(
@@ -42,6 +39,10 @@ func (r *runner) clusterSteps(ctx context.Context) {
 			r.tagged(planeTests),
 		)
 	})
+}
+
+// podSteps run what needs a node that runs Pods.
+func (r *runner) podSteps(ctx context.Context) {
 	if os.Geteuid() != 0 {
 		r.leaveOut(needs(), r.tagged(podTests))
 		r.notRun = append(r.notRun, "the quick start in a cluster needs root")

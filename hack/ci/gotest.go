@@ -16,7 +16,7 @@ import (
 	"sync"
 )
 
-// testSteps runs every test: under the race detector where the package does without Kubernetes, whose
+// testSteps runs every test that needs no cluster: under the race detector where the package does without Kubernetes, whose
 // sources would have to be built a second time for it, and plain where not.
 func (r *runner) testSteps(ctx context.Context) {
 	var race, plain []testPackage
@@ -36,10 +36,10 @@ func (r *runner) testSteps(ctx context.Context) {
 			return r.goTest(ctx, []string{"CGO_ENABLED=0"}, append(skip, "-trimpath"), plain)
 		})
 	}
-	r.clusterSteps(ctx)
-	if r.exists("hack/quickstart") {
-		r.step(ctx, "quickstart", func(ctx context.Context) error { return r.sh(ctx, "make", "quickstart") })
-	}
+}
+
+func (r *runner) quickstartSteps(ctx context.Context) {
+	r.step(ctx, "quickstart", func(ctx context.Context) error { return r.sh(ctx, "make", "quickstart") })
 }
 
 // testPackage is a package that has tests.

@@ -44,8 +44,13 @@ func run(ctx context.Context, args []string, out io.Writer) int {
 		r.verifySteps(ctx)
 	case "test":
 		r.checkPods(ctx)
-		r.verifySteps(ctx)
+		r.sourceSteps(ctx)
 		r.testSteps(ctx)
+		// The tests of the control plane wait most of their time.
+		r.beside(ctx, func(ctx context.Context, r *runner) { r.planeSteps(ctx) },
+			func(ctx context.Context, r *runner) { r.vulnerabilitySteps(ctx) })
+		r.podSteps(ctx)
+		r.quickstartSteps(ctx)
 	default:
 		fmt.Fprintln(out, usage)
 		return exitUsage

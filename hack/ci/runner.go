@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -58,6 +60,29 @@ func (r *runner) step(ctx context.Context, name string, do func(context.Context)
 		return
 	}
 	fmt.Fprintf(r.out, "--- %s: ok (%s)\n", name, took)
+}
+
+// beside runs groups of steps side by side, each one's lines kept together: for those that mostly wait, or that use one
+// core only.
+func (r *runner) beside(ctx context.Context, groups ...func(context.Context, *runner)) {
+	parts := make([]*runner, len(groups))
+	out := &together{out: r.out}
+	var running sync.WaitGroup
+	for i, group := range groups {
+		var lines bytes.Buffer
+		part := &runner{root: r.root, cache: r.cache, out: &lines}
+		parts[i] = part
+		running.Go(func() {
+			group(ctx, part)
+			_, _ = out.Write(lines.Bytes()) // as every other line
+		})
+	}
+	running.Wait()
+	for _, part := range parts {
+		r.failed = append(r.failed, part.failed...)
+		r.notRun = append(r.notRun, part.notRun...)
+		r.results.passed += part.results.passed
+	}
 }
 
 // finish prints the last lines and returns the exit code.

@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -94,5 +97,32 @@ func TestTestsWhoseNeedsAreMissingAreLeftOutAndCounted(t *testing.T) {
 	}
 	if code := r.finish(t.Context(), true); code != 0 || out.String() != "NOT RUN: 2 tests need root\nOK: 40 passed\n" {
 		t.Errorf("exit code %d, printed:\n%s", code, &out)
+	}
+}
+
+func TestStepsSideBySideAreCountedAndKeepTheirLinesTogether(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	r := &runner{out: &out, results: testCounts{passed: 40}}
+	other := make(chan struct{})
+	r.beside(t.Context(), func(ctx context.Context, r *runner) {
+		r.step(ctx, "first", func(context.Context) error {
+			<-other // both run at a time
+			r.results.passed++
+			return nil
+		})
+	}, func(ctx context.Context, r *runner) {
+		r.step(ctx, "second", func(context.Context) error {
+			close(other)
+			r.notRun = append(r.notRun, "1 test needs root")
+			return errors.New("no")
+		})
+	})
+	code := r.finish(t.Context(), true)
+	got := regexp.MustCompile(`\(\d+.*s\)`).ReplaceAllString(out.String(), "(time)")
+	const first, second = "=== first\n--- first: ok (time)\n", "=== second\n--- second: not ok (time): no\n"
+	const last = "NOT RUN: 1 test needs root\nNOT OK: second: no\n"
+	if code != exitFailed || got != first+second+last && got != second+first+last || r.results.passed != 41 {
+		t.Errorf("exit code %d, %d passed, printed:\n%s", code, r.results.passed, got)
 	}
 }

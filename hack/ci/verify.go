@@ -28,9 +28,18 @@ func (r *runner) lintSteps(ctx context.Context) {
 }
 
 func (r *runner) verifySteps(ctx context.Context) {
+	r.sourceSteps(ctx)
+	r.vulnerabilitySteps(ctx)
+}
+
+// sourceSteps look at what is in the repository.
+func (r *runner) sourceSteps(ctx context.Context) {
 	r.step(ctx, "generated files", r.checkGenerated)
 	r.step(ctx, "go.mod", func(ctx context.Context) error { return r.sh(ctx, "go", "mod", "tidy", "-diff") })
 	r.lintSteps(ctx)
+}
+
+func (r *runner) vulnerabilitySteps(ctx context.Context) {
 	r.step(ctx, "vulnerabilities", r.checkVulnerabilities)
 }
 

@@ -45,11 +45,11 @@ type story struct {
 }
 
 // state makes a cause and waits for what it must show, within an interval where the cause is one that workers notice.
-func (s *story) state(title, cause string, prompt bool, make func(),
+func (s *story) state(title, cause string, prompt bool, happen func(),
 	wrong func(*v1alpha1.OutboxRelayStatus, *v1alpha1.InboxConsumerStatus) string,
 ) {
 	s.t.Helper()
-	make()
+	happen()
 	took := s.shows(title, wrong)
 	s.t.Logf("%s: shown after %s", title, took.Round(100*time.Millisecond))
 	if prompt && took > marketInterval+noticed {
@@ -130,117 +130,12 @@ func TestWhatKubectlShowsInEachState(t *testing.T) {
 		s.told = shape(string(told))
 	}
 	s.market = newMarket(t)
-	bin := buildCommands(t)
-	const relayReady, truth, falsehood = v1alpha1.ConditionReady, metav1.ConditionTrue, metav1.ConditionFalse
-	healthy := func(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
-		if !is(r.Conditions, relayReady, truth, v1alpha1.ReasonReady) ||
-			!is(c.Conditions, v1alpha1.ConditionReady, truth, v1alpha1.ReasonReady) {
-			return "not ready"
-		}
-		if r.Backlog == nil || *r.Backlog.Messages != 0 || c.Lag == nil || *c.Lag.Messages != 0 ||
-			r.Lease == nil || *r.Lease.Held != r.Lease.Shards || r.Rates == nil || r.Rates.PublishedPerSecond == nil ||
-			*r.Rates.PublishedPerSecond != 0 || c.Rates == nil || *c.Rates.AppliedPerSecond != 0 {
-			return "not at rest"
-		}
-		return ""
-	}
-
-	s.state("Starting", "The resources are applied; no worker runs yet.", true, s.apply,
-		func(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
-			if !is(r.Conditions, v1alpha1.ConditionReconciling, truth, v1alpha1.ReasonProgressing) ||
-				!is(c.Conditions, v1alpha1.ConditionReconciling, truth, v1alpha1.ReasonProgressing) ||
-				r.Replicas == nil || *r.Replicas != 2 || c.Replicas == nil || *c.Replicas != 2 {
-				return "not reconciling"
-			}
-			return ""
-		})
-
-	s.state("Healthy", "Everything that was written is published and applied.", false, func() {
-		s.runNode(bin)
-		s.shows("the first start", healthy)
-		s.write("order-1", 20, sale)
-		eventually(t, "the effects", func() string {
-			if n := s.effects(); n != 20 {
-				return fmt.Sprint(n)
-			}
-			return ""
-		})
-	}, healthy)
-
-	s.state("Backlog", "Messages are written faster than the broker takes them: here the way to it is slow. "+
-		"After three intervals the condition BacklogHealthy is False.", false, func() {
-		s.way.Delay(200 * time.Millisecond)
-		for key := range 40 {
-			s.write(fmt.Sprintf("order-%d", 100+key), 50, sale)
-		}
-	}, func(r *v1alpha1.OutboxRelayStatus, _ *v1alpha1.InboxConsumerStatus) string {
-		if !is(r.Conditions, v1alpha1.ConditionBacklogHealthy, falsehood, v1alpha1.ReasonDrainTooSlow) ||
-			!is(r.Conditions, relayReady, truth, v1alpha1.ReasonReady) {
-			return "the backlog is healthy, or the relay is not"
-		}
-		return ""
-	})
-	s.way.Delay(0)
-	s.shows("the backlog to be worked off", healthy)
-
-	s.state("Broker down", "NATS does not answer. Messages wait in the outbox; nothing is lost, and no attempt is counted.",
-		true, func() {
-			if err := s.broker.Server.Kill(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			s.write("order-2", 3, sale)
-		}, func(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
-			if !is(r.Conditions, relayReady, falsehood, v1alpha1.ReasonUnreachable) || r.Backlog == nil ||
-				*r.Backlog.Messages != 3 || !is(c.Conditions, relayReady, falsehood, v1alpha1.ReasonUnreachable) {
-				return "reachable"
-			}
-			return ""
-		})
-	if err := s.broker.Server.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	s.shows("the broker's return", healthy)
-
-	s.state("Wrong password", "The password in the relay's Secret is not that of the database any more. "+
-		"What waits there is unknown.", true, func() {
-		s.login("orders_relay", "another")
-		s.exec(s.orders, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'orders_relay'")
-	}, func(r *v1alpha1.OutboxRelayStatus, _ *v1alpha1.InboxConsumerStatus) string {
-		if !is(r.Conditions, relayReady, falsehood, v1alpha1.ReasonAuthFailed) || r.Backlog != nil {
-			return "logged in"
-		}
-		return ""
-	})
-	s.login("orders_relay", "sample-orders-relay")
-	s.shows("the password to be right again", healthy)
-
-	s.state("A key waits for its retry", "The broker refuses one message of a key. It is tried again, the later ones of the "+
-		"key wait behind it, and all other keys flow.", true, func() {
-		s.write("order-7", 1, `{"state": "paid", "amount": 5, "note": "`+strings.Repeat("x", 2*maxPayload)+`"}`)
-		s.write("order-7", 2, sale)
-		s.write("order-8", 3, sale)
-	}, func(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
-		if !is(r.Conditions, relayReady, truth, v1alpha1.ReasonReady) || r.Backlog == nil ||
-			*r.Backlog.Messages != 3 || *r.Backlog.Retrying != 3 ||
-			!is(c.Conditions, relayReady, truth, v1alpha1.ReasonReady) {
-			return "no message retries"
-		}
-		return ""
-	})
-	s.restIsQuiet()
-
-	s.state("A dead letter is open", "The message has failed as often as its budget allows. It is kept as a dead letter, and "+
-		"the later ones of its key wait until a person decides.", false, func() {
-		s.changeRelay("orders", func(spec *v1alpha1.OutboxRelaySpec) { spec.RetryBudget.MaxAttempts = 1 })
-	}, func(r *v1alpha1.OutboxRelayStatus, _ *v1alpha1.InboxConsumerStatus) string {
-		if !is(r.Conditions, relayReady, truth, v1alpha1.ReasonReady) || r.DeadLetters == nil || *r.DeadLetters.Open != 1 ||
-			r.Backlog == nil || *r.Backlog.BlockedMessages != 2 ||
-			!is(r.Conditions, v1alpha1.ConditionDeadLettersHealthy, falsehood, v1alpha1.ReasonOpenDeadLetters) {
-			return "no dead letter is open"
-		}
-		return ""
-	})
-	s.restIsQuiet()
+	s.starts(buildCommands(t))
+	s.fallsBehind()
+	s.losesItsBroker()
+	s.losesItsPassword()
+	s.retries()
+	s.givesUp()
 
 	if got := kubectlIntro + s.text.String(); *update {
 		if err := os.WriteFile(kubectlDocs, []byte(got), 0o600); err != nil {
@@ -249,4 +144,153 @@ func TestWhatKubectlShowsInEachState(t *testing.T) {
 	} else if diff := cmp.Diff(s.told, shape(got)); diff != "" {
 		t.Errorf("%s is out of date; run this test with -update (-want +got):\n%s", kubectlDocs, diff)
 	}
+}
+
+// The two states of a condition, for short.
+const truth, falsehood = metav1.ConditionTrue, metav1.ConditionFalse
+
+// healthy says what keeps both resources from being ready and at rest.
+func healthy(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
+	if !bothReady(r, c) {
+		return "not ready"
+	}
+	idle := r.Rates != nil && holds(r.Rates.PublishedPerSecond, 0) && c.Rates != nil &&
+		holds(c.Rates.AppliedPerSecond, 0)
+	done := r.Backlog != nil && holds(r.Backlog.Messages, 0) && c.Lag != nil && holds(c.Lag.Messages, 0)
+	if !idle || !done || r.Lease == nil || *r.Lease.Held != r.Lease.Shards {
+		return "not at rest"
+	}
+	return ""
+}
+
+func bothReady(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) bool {
+	return is(r.Conditions, v1alpha1.ConditionReady, truth, v1alpha1.ReasonReady) &&
+		is(c.Conditions, v1alpha1.ConditionReady, truth, v1alpha1.ReasonReady)
+}
+
+func holds[N int32 | int64](n *N, want N) bool { return n != nil && *n == want }
+
+func (s *story) starts(bin string) {
+	s.state("Starting", "The resources are applied; no worker runs yet.", true, s.apply,
+		func(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
+			if !is(r.Conditions, v1alpha1.ConditionReconciling, truth, v1alpha1.ReasonProgressing) ||
+				!is(c.Conditions, v1alpha1.ConditionReconciling, truth, v1alpha1.ReasonProgressing) ||
+				!holds(r.Replicas, 2) || !holds(c.Replicas, 2) {
+				return "not reconciling"
+			}
+			return ""
+		})
+	s.state("Healthy", "Everything that was written is published and applied.", false, func() {
+		s.runNode(bin)
+		s.shows("the first start", healthy)
+		s.write("order-1", 20, sale)
+		eventually(s.t, "the effects", func() string {
+			if n := s.effects(); n != 20 {
+				return fmt.Sprint(n)
+			}
+			return ""
+		})
+	}, healthy)
+}
+
+func (s *story) fallsBehind() {
+	s.state("Backlog", "Messages are written faster than the broker takes them: here the way to it is slow. "+
+		"After three intervals the condition BacklogHealthy is False.", false, func() {
+		s.way.Delay(200 * time.Millisecond)
+		for key := range 40 {
+			s.write(fmt.Sprintf("order-%d", 100+key), 50, sale)
+		}
+	}, func(r *v1alpha1.OutboxRelayStatus, _ *v1alpha1.InboxConsumerStatus) string {
+		if !is(r.Conditions, v1alpha1.ConditionBacklogHealthy, falsehood, v1alpha1.ReasonDrainTooSlow) ||
+			!is(r.Conditions, v1alpha1.ConditionReady, truth, v1alpha1.ReasonReady) {
+			return "the backlog is healthy, or the relay is not"
+		}
+		return ""
+	})
+	s.way.Delay(0)
+	s.shows("the backlog to be worked off", healthy)
+}
+
+func (s *story) losesItsBroker() {
+	s.state(
+		"Broker down",
+		"NATS does not answer. Messages wait in the outbox; nothing is lost, and no attempt is counted.",
+		true,
+		func() {
+			if err := s.broker.Server.Kill(s.t.Context()); err != nil {
+				s.t.Fatal(err)
+			}
+			s.write("order-2", 3, sale)
+		},
+		func(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
+			if !is(r.Conditions, v1alpha1.ConditionReady, falsehood, v1alpha1.ReasonUnreachable) ||
+				!is(c.Conditions, v1alpha1.ConditionReady, falsehood, v1alpha1.ReasonUnreachable) ||
+				r.Backlog == nil || !holds(r.Backlog.Messages, 3) {
+				return "reachable"
+			}
+			return ""
+		},
+	)
+	if err := s.broker.Server.Start(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	s.shows("the broker's return", healthy)
+}
+
+func (s *story) losesItsPassword() {
+	s.state("Wrong password", "The password in the relay's Secret is not that of the database any more. "+
+		"What waits there is unknown.", true, func() {
+		s.login("orders_relay", "another")
+		s.exec(s.orders, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'orders_relay'")
+	}, func(r *v1alpha1.OutboxRelayStatus, _ *v1alpha1.InboxConsumerStatus) string {
+		if !is(r.Conditions, v1alpha1.ConditionReady, falsehood, v1alpha1.ReasonAuthFailed) || r.Backlog != nil {
+			return "logged in"
+		}
+		return ""
+	})
+	s.login("orders_relay", "sample-orders-relay")
+	s.shows("the password to be right again", healthy)
+}
+
+func (s *story) retries() {
+	s.state(
+		"A key waits for its retry",
+		"The broker refuses one message of a key. It is tried again, the later ones of the "+
+			"key wait behind it, and all other keys flow.",
+		true,
+		func() {
+			s.write("order-7", 1, `{"state": "paid", "amount": 5, "note": "`+strings.Repeat("x", 2*maxPayload)+`"}`)
+			s.write("order-7", 2, sale)
+			s.write("order-8", 3, sale)
+		},
+		func(r *v1alpha1.OutboxRelayStatus, c *v1alpha1.InboxConsumerStatus) string {
+			if !bothReady(r, c) || r.Backlog == nil || !holds(r.Backlog.Messages, 3) || !holds(r.Backlog.Retrying, 3) {
+				return "no message retries"
+			}
+			return ""
+		},
+	)
+	s.restIsQuiet()
+}
+
+func (s *story) givesUp() {
+	s.state(
+		"A dead letter is open",
+		"The message has failed as often as its budget allows. It is kept as a dead letter, and "+
+			"the later ones of its key wait until a person decides.",
+		false,
+		func() {
+			s.changeRelay("orders", func(spec *v1alpha1.OutboxRelaySpec) { spec.RetryBudget.MaxAttempts = 1 })
+		},
+		func(r *v1alpha1.OutboxRelayStatus, _ *v1alpha1.InboxConsumerStatus) string {
+			if !is(r.Conditions, v1alpha1.ConditionReady, truth, v1alpha1.ReasonReady) ||
+				!is(r.Conditions, v1alpha1.ConditionDeadLettersHealthy, falsehood, v1alpha1.ReasonOpenDeadLetters) ||
+				r.DeadLetters == nil || !holds(r.DeadLetters.Open, 1) ||
+				r.Backlog == nil || !holds(r.Backlog.BlockedMessages, 2) {
+				return "no dead letter is open"
+			}
+			return ""
+		},
+	)
+	s.restIsQuiet()
 }

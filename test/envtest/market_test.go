@@ -54,7 +54,9 @@ func newMarket(t *testing.T) *market {
 	if err := b.install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background()) // ends before the plane, whose clean-up was asked for before
+	ctx, cancel := context.WithCancel(
+		context.Background(),
+	) // ends before the plane, whose clean-up was asked for before
 	done := make(chan error, 1)
 	if err := b.operate(ctx, controller.Options{AllowInsecureTransport: true}, done); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,11 @@ func (s *space) runWorkers() *workers { return s.runWorkersAt(workerPort) }
 func (s *space) runWorkersAt(port int) *workers {
 	s.t.Helper()
 	w := &workers{
-		space: s, port: port, silent: make(map[string]bool), asked: make(map[string]int), servers: make(map[types.UID]*http.Server),
+		space:   s,
+		port:    port,
+		silent:  make(map[string]bool),
+		asked:   make(map[string]int),
+		servers: make(map[types.UID]*http.Server),
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // outlives the test's context, for the clean-up
 	done := make(chan struct{})
