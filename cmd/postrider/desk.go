@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,8 @@ const deskTimeout = 30 * time.Second
 type deskFlags struct {
 	schema, table string
 	db            config.Postgres
+	// timeout bounds what is done there; 0 means deskTimeout.
+	timeout time.Duration
 }
 
 func (f *deskFlags) register(flags *pflag.FlagSet) {
@@ -41,7 +44,8 @@ func (f *deskFlags) with(command *cobra.Command, do func(context.Context, *outbo
 	if err := names.Validate(); err != nil {
 		return wrong(err)
 	}
-	ctx, cancel := context.WithTimeout(command.Context(), deskTimeout)
+	timeout := cmp.Or(f.timeout, deskTimeout)
+	ctx, cancel := context.WithTimeout(command.Context(), timeout)
 	defer cancel()
 	cfg := f.db
 	cfg.Schema, cfg.MaxConnections = f.schema, 1
@@ -50,7 +54,7 @@ func (f *deskFlags) with(command *cobra.Command, do func(context.Context, *outbo
 		return wrong(err)
 	}
 	defer pool.Close()
-	err = do(ctx, outboxdb.NewDesk(pool, names, deskTimeout), command.OutOrStdout())
+	err = do(ctx, outboxdb.NewDesk(pool, names, timeout), command.OutOrStdout())
 	if refused, ok := errors.AsType[*outboxdb.RefusedError](err); ok {
 		return wrong(refused)
 	}
@@ -237,13 +241,17 @@ func printLetter(out io.Writer, l *outboxdb.Letter, payload bool) error {
 
 // decisionFlags say who decides and why.
 func decisionFlags(command *cobra.Command, by *outboxdb.Decision) {
+	whoAndWhy(command, by)
+	_ = command.MarkFlagRequired("why") // the flag is there
+}
+
+func whoAndWhy(command *cobra.Command, by *outboxdb.Decision) {
 	actor := "unknown"
 	if u, err := user.Current(); err == nil {
 		actor = u.Username
 	}
 	command.Flags().StringVar(&by.Actor, "by", actor, "who decides")
 	command.Flags().StringVar(&by.Why, "why", "", "why; it is kept, and required")
-	_ = command.MarkFlagRequired("why") // the flag is there
 }
 
 // deciding makes a command that carries a decision out for each of some dead letters.

@@ -83,6 +83,7 @@ func newRootCommand() *cobra.Command {
 		newVerifyCommand,
 		newStatusCommand,
 		newDeadLettersCommand,
+		newRepublishCommand,
 		newBenchCommand,
 	} {
 		root.AddCommand(command())

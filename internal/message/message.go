@@ -81,6 +81,9 @@ type Message struct {
 	Attempts int
 	// Unknowns counts the publishes of this message that got no answer.
 	Unknowns int
+	// RepublishID tells apart the times that a published message was sent again on purpose; 0 for the first. A broker
+	// that forgets repetitions of an id is to keep each of them.
+	RepublishID int64
 }
 
 // Ordered says whether the message keeps its place among others of its key.

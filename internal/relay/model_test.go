@@ -22,7 +22,7 @@ import (
 
 // The model runs the real relay on a real PostgreSQL under everything that goes wrong: writers that commit late or roll
 // back, a broker that refuses until budgets are spent, answers late, twice or not at all, or is not there, people who
-// replay and discard dead letters, a database that fails any statement or loses its answer,
+// replay and discard dead letters and send published messages again, a database that fails any statement or loses its answer,
 // processes that are killed, and processes that stand still until another has their shards and then go on. Afterwards every message must have arrived, the first time in
 // the order of its key, and nothing may be left behind.
 //
@@ -43,7 +43,7 @@ type model struct {
 	writes atomic.Int64
 	judge  *orderJudge
 	late   sync.WaitGroup // messages that arrive after their publish was given up
-	counts struct{ crashes, freezes, rejects, unknowns, outages, replays, discards atomic.Int64 }
+	counts struct{ crashes, freezes, rejects, unknowns, outages, replays, discards, again atomic.Int64 }
 }
 
 // orderJudge watches what arrives for the first time out of order.
@@ -290,11 +290,28 @@ func (m *model) decider(ctx context.Context) {
 			m.t.Errorf("decider: %v", err)
 			return
 		}
+		if !m.quiet.Load() && random.Float64() < 0.1 {
+			m.again(ctx, desk, fmt.Sprintf("k%d", random.IntN(m.keys)))
+		}
 		for i := range letters {
 			if m.quiet.Load() || random.Float64() < 0.3 {
 				m.decide(ctx, desk, letters[i].ID, random.Float64() < 0.6)
 			}
 		}
+	}
+}
+
+// again sends what is archived of a key once more.
+func (m *model) again(ctx context.Context, desk *outboxdb.Desk, key string) {
+	chosen, _, err := desk.Archived(ctx, outboxdb.Selection{Keys: []string{key}, Limit: 1000})
+	if err == nil {
+		var done outboxdb.Republished
+		done, err = desk.Republish(ctx, chosen, somebody)
+		m.counts.again.Add(int64(done.Moved))
+	}
+	_, refused := errors.AsType[*outboxdb.RefusedError](err) // no relay has come up yet
+	if err != nil && !refused && ctx.Err() == nil {
+		m.t.Errorf("republish: %v", err)
 	}
 }
 
@@ -455,9 +472,10 @@ func (m *model) wrong() []string {
 	}
 	note(missing, "archived messages that never arrived")
 	m.t.Logf("seed %d: %d messages, %d repeats, %d crashes, %d freezes, %d rejects, %d unknowns, %d outages, "+
-		"%d replays, %d discards; wrong: %v",
+		"%d replays, %d discards, %d sent again; wrong: %v",
 		m.seed, written, repeats, m.counts.crashes.Load(), m.counts.freezes.Load(), m.counts.rejects.Load(),
-		m.counts.unknowns.Load(), m.counts.outages.Load(), m.counts.replays.Load(), m.counts.discards.Load(), wrong)
+		m.counts.unknowns.Load(), m.counts.outages.Load(), m.counts.replays.Load(), m.counts.discards.Load(),
+		m.counts.again.Load(), wrong)
 	return wrong
 }
 

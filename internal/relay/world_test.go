@@ -297,10 +297,23 @@ func (w *world) left() int64 {
 	return testkit.Value[int64](w.DB, `SELECT count(*) FROM message_outbox`)
 }
 
-// awaitEmpty waits until every row is archived.
+// awaitEmpty waits until every row is archived, for as long as something moves.
 func (w *world) awaitEmpty() {
 	w.t.Helper()
-	testkit.Eventually(w.t, patience, "every row is archived", func() bool { return w.left() == 0 })
+	type progress struct {
+		left int64
+		kept int
+	}
+	for last := (progress{}); ; {
+		now := progress{}
+		testkit.Eventually(w.t, patience, "every row is archived", func() bool {
+			now = progress{w.left(), w.broker.count()}
+			return now.left == 0 || now != last
+		})
+		if last = now; now.left == 0 {
+			return
+		}
+	}
 }
 
 // awaitSQL waits until a condition holds in the database.

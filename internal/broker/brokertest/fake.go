@@ -47,6 +47,8 @@ type Stored struct {
 	Sequence    uint64
 	Destination string
 	message.Record
+
+	republish int64 // the fake dedupes by it and the event id
 }
 
 // EventID returns the event id that the record carries.
@@ -201,7 +203,7 @@ func (f *Fake) publishOne(ctx context.Context, m *message.Message) broker.Confir
 	if ctx.Err() != nil {
 		return answer(broker.Unavailable, broker.ReasonNotSent, "the deadline had passed")
 	}
-	return f.storeWhenUp(ctx, destination, rec)
+	return f.storeWhenUp(ctx, destination, rec, m.RepublishID)
 }
 
 func (f *Fake) fail(ft *Fault, destination string, rec message.Record) broker.Confirmation {
@@ -233,7 +235,9 @@ func (f *Fake) prepare(m *message.Message) (message.Record, string, *broker.Conf
 	return rec, destination, nil
 }
 
-func (f *Fake) storeWhenUp(ctx context.Context, destination string, rec message.Record) broker.Confirmation {
+func (f *Fake) storeWhenUp(
+	ctx context.Context, destination string, rec message.Record, republish int64,
+) broker.Confirmation {
 	sent := false
 	for {
 		f.mu.Lock()
@@ -245,7 +249,7 @@ func (f *Fake) storeWhenUp(ctx context.Context, destination string, rec message.
 			f.mu.Unlock()
 			return answer(broker.Unavailable, broker.ReasonUnreachable, "the broker is down")
 		case !f.paused:
-			seq := f.storeOnce(destination, rec)
+			seq := f.storeOnce(destination, rec, republish)
 			f.mu.Unlock()
 			return broker.Confirmation{Outcome: broker.Confirmed, Position: f.position(seq)}
 		}
@@ -261,14 +265,16 @@ func (f *Fake) storeWhenUp(ctx context.Context, destination string, rec message.
 }
 
 // storeOnce stores the record, or finds it stored where the broker dedupes. The lock is held.
-func (f *Fake) storeOnce(destination string, rec message.Record) uint64 {
+func (f *Fake) storeOnce(destination string, rec message.Record, republish int64) uint64 {
 	if f.cfg.Dedupe {
 		id, _ := rec.Header(message.HeaderEventID)
 		for i := range f.stored {
-			if f.stored[i].EventID() == id {
+			if f.stored[i].EventID() == id && f.stored[i].republish == republish {
 				return f.stored[i].Sequence
 			}
 		}
 	}
-	return f.store(destination, rec)
+	seq := f.store(destination, rec)
+	f.stored[len(f.stored)-1].republish = republish
+	return seq
 }

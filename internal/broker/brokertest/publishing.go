@@ -145,6 +145,28 @@ func sentTwice(t *testing.T, s *Subject) {
 	wantStoredInOrder(t, s, []message.Message{m}, !s.Dedupes)
 }
 
+// sentAgain sends a message once more on purpose, when the broker knows its id: it is kept again, with the same event id,
+// and a repetition of that is one of it.
+func sentAgain(t *testing.T, s *Subject) {
+	t.Helper()
+	p := s.Publisher(t)
+	first := Message("order-7", 1)
+	again := first
+	again.RepublishID = 7
+	for _, m := range []message.Message{first, again, again} {
+		mustPublish(t, p, m)
+	}
+	stored := s.Stored(t)
+	if s.Dedupes && len(stored) != 2 || len(stored) < 2 {
+		t.Fatalf("%d messages stored, want it twice", len(stored))
+	}
+	for i := range stored {
+		if got := stored[i].EventID(); got != first.ID.String() {
+			t.Errorf("event id = %q, want %q", got, first.ID)
+		}
+	}
+}
+
 func lostAnswer(t *testing.T, s *Subject) {
 	t.Helper()
 	if s.LoseAnswer == nil {

@@ -77,6 +77,7 @@ func RunPublisher(t *testing.T, subject func(t *testing.T) *Subject) {
 		"messages of one key keep their order in a batch":           orderInBatch,
 		"after a refusal the rest of the key is not sent":           restOfKeyWaits,
 		"a message sent twice is confirmed twice":                   sentTwice,
+		"a message sent again on purpose is kept again":             sentAgain,
 		"a lost answer is unknown, and the same id goes again":      lostAnswer,
 		"a silent broker does not hold Publish beyond its deadline": silentPublish,
 		"a context that has ended sends nothing":                    endedContext,

@@ -278,16 +278,20 @@ func (p *Publisher) denied(d denied) {
 	}
 }
 
-// transportID returns what JetStream dedupes by: the event id, or a new one where it once lost the message and kept
-// the id.
+// transportID returns what JetStream dedupes by: the event id, or a new one where the message is sent again on purpose,
+// or where JetStream once lost it and kept the id.
 func (p *Publisher) transportID(m *message.Message) string {
 	p.mu.Lock()
 	n := p.resent[m.ID]
 	p.mu.Unlock()
-	if n == 0 {
-		return m.ID.String()
+	id := m.ID.String()
+	if m.RepublishID != 0 {
+		id += "~" + strconv.FormatInt(m.RepublishID, 10)
 	}
-	return m.ID.String() + "/" + strconv.Itoa(n)
+	if n != 0 {
+		id += "/" + strconv.Itoa(n)
+	}
+	return id
 }
 
 // forgetTransportID has the message sent under a new transport id from now on.

@@ -190,7 +190,7 @@ func (t *Table) Row(bound, gated string) string {
 		t.headers() + " AS headers", text(t.Map.Traceparent, "NULL::text") + " AS traceparent",
 		t.created("statement_timestamp()") + " AS occurred_at",
 		"coalesce(f.attempts, 0)::smallint AS attempts", "coalesce(f.unknowns, 0)::smallint AS unknowns",
-		"false AS expired", gated + " AS gated",
+		"NULL::bigint AS republish_id", "false AS expired", gated + " AS gated",
 	}, ", ")
 }
 

@@ -36,17 +36,17 @@ SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin,
     ORDER BY position LIMIT $6) b) AS below,
   NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
   NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
-  NULL::boolean, NULL::boolean
+  NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
 SELECT NULL, NULL, r.* FROM (
   SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
     y.aggregate_version, y.destination, y.content_type,
     CASE WHEN y.size <= $5 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
-    y.unknowns, y.expired, g.ordering_key IS NOT NULL
+    y.unknowns, y.republish_id, y.expired, g.ordering_key IS NOT NULL
   FROM (
     SELECT x.*, sum(x.size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING) - x.size AS before FROM (
       SELECT position, event_id, event_type, schema_version, source, ordering_key, aggregate_version, destination,
-        content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns,
+        content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns, republish_id,
         (aggregate_version IS NULL AND expires_at <= statement_timestamp()) IS TRUE AS expired
       FROM {outbox} WHERE shard = $1 AND NOT held AND position > $3 ORDER BY position LIMIT $4) x) y
   LEFT JOIN {outbox_gate} g ON $7 AND g.shard = $1 AND g.ordering_key = y.ordering_key
@@ -123,7 +123,7 @@ func readSnapshot(rows pgx.Rows, c *shard.Claim) error {
 }
 
 // rowColumns is the number of columns of a row.
-const rowColumns = 18
+const rowColumns = 19
 
 // rowScan reads rows without a new target for each.
 type rowScan struct {
@@ -136,6 +136,7 @@ type rowScan struct {
 	occurred   pgtype.Timestamptz
 	attempts   int16
 	unknowns   int16
+	republish  pgtype.Int8
 	id         [16]byte
 	position   int64
 	attributes struct{ typ, source, destination, contentType repeated }
@@ -147,7 +148,7 @@ func newRowScan(skip int) *rowScan {
 	s.into = make([]any, skip, skip+rowColumns)
 	s.into = append(s.into, &s.position, &s.id, &s.attributes.typ, &s.row0.SchemaVersion, &s.attributes.source,
 		&s.row0.OrderingKey, &s.version, &s.attributes.destination, &s.attributes.contentType, &s.row0.Payload,
-		&s.size, &s.headers, &s.trace, &s.occurred, &s.attempts, &s.unknowns, &s.row0.Expired, &s.row0.Gated)
+		&s.size, &s.headers, &s.trace, &s.occurred, &s.attempts, &s.unknowns, &s.republish, &s.row0.Expired, &s.row0.Gated)
 	return s
 }
 
@@ -161,6 +162,7 @@ func (s *rowScan) row(rows pgx.Rows) (shard.Row, error) {
 	r.Type, r.Source = s.attributes.typ.value, s.attributes.source.value
 	r.Destination, r.ContentType = s.attributes.destination.value, s.attributes.contentType.value
 	r.Size, r.Attempts, r.Unknowns = int(s.size), int(s.attempts), int(s.unknowns)
+	r.RepublishID = s.republish.Int64
 	r.Traceparent, r.OccurredAt = s.trace.String, s.occurred.Time
 	// A row that was inserted by hand may hold what no record can carry: that is this row's failure, not the claim's.
 	if s.occurred.InfinityModifier != pgtype.Finite {
@@ -190,11 +192,11 @@ const fetchSQL = `
 SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
   y.aggregate_version, y.destination, y.content_type,
   CASE WHEN y.size <= $3 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
-  y.unknowns, y.expired, g.ordering_key IS NOT NULL
+  y.unknowns, y.republish_id, y.expired, g.ordering_key IS NOT NULL
 FROM (
   SELECT x.*, sum(x.size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING) - x.size AS before FROM (
     SELECT position, event_id, event_type, schema_version, source, ordering_key, aggregate_version, destination,
-      content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns,
+      content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns, republish_id,
       (aggregate_version IS NULL AND expires_at <= statement_timestamp()) IS TRUE AS expired
     FROM {outbox} WHERE shard = $1 AND NOT held AND position = ANY($2::bigint[])) x) y
 LEFT JOIN {outbox_gate} g ON $4 AND g.shard = $1 AND g.ordering_key = y.ordering_key
@@ -226,7 +228,7 @@ const loadSQL = `
 SELECT clock_timestamp() - x.last_failed_at, x.failing_for, x.position, x.event_id, x.event_type, x.schema_version,
   x.source, x.ordering_key, x.aggregate_version, x.destination, x.content_type,
   CASE WHEN octet_length(x.payload) <= $3 THEN x.payload END, octet_length(x.payload), x.headers, x.traceparent,
-  x.occurred_at, x.attempts, x.unknowns,
+  x.occurred_at, x.attempts, x.unknowns, x.republish_id,
   (x.aggregate_version IS NULL AND x.expires_at <= statement_timestamp()) IS TRUE, true
 FROM {outbox} x WHERE x.shard = $1 AND x.held AND x.event_id = ANY($2::uuid[])
 ORDER BY x.position`

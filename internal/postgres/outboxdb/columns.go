@@ -69,7 +69,7 @@ below AS MATERIALIZED (
 SELECT '0'::xid8 AS xmin, (SELECT array_agg(position) FROM below) AS below,
   NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
   NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
-  NULL::boolean, NULL::boolean
+  NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
 SELECT NULL, NULL, r.* FROM (` + boundedRows("found n", t.Row("$5::bigint", "false"), "$5::bigint") + `) r`
 }
@@ -92,7 +92,7 @@ func rowNames(prefix string) string {
 	names := []string{
 		"position", "event_id", "event_type", "schema_version", "source", "ordering_key", "aggregate_version",
 		"destination", "content_type", "payload", "size", "headers", "traceparent", "occurred_at", "attempts",
-		"unknowns", "expired", "gated",
+		"unknowns", "republish_id", "expired", "gated",
 	}
 	return prefix + strings.Join(names, ", "+prefix)
 }

@@ -57,7 +57,8 @@ func TestRelayRoleIsEnoughForItsStore(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t, testkit.OwnDatabase(nil))
 	names := roles(t, db)
-	store, err := outboxdb.New(loginPool(t, db, names[schema.RoleRelay]), outboxdb.Config{
+	pool := loginPool(t, db, names[schema.RoleRelay])
+	store, err := outboxdb.New(pool, outboxdb.Config{
 		Names: namesOf(db), Relay: "shop/orders", RelayUID: "uid", Holder: uuid.New(), Shards: schema.DefaultShards,
 		QueryTimeout: 10 * time.Second,
 	})
@@ -85,7 +86,19 @@ func TestRelayRoleIsEnoughForItsStore(t *testing.T) {
 		}},
 	})
 	runSteps(t, laneSteps(store, held, parsed))
+	desk := outboxdb.NewDesk(pool, namesOf(db), 10*time.Second)
 	runSteps(t, []step{
+		{"Republish", func(ctx context.Context) error {
+			chosen, _, err := desk.Archived(ctx, outboxdb.Selection{Limit: 1})
+			if err != nil {
+				return err
+			}
+			done, err := desk.Republish(ctx, chosen, outboxdb.Decision{Actor: "ada", Why: "a test"})
+			if err == nil && done.Moved != 1 {
+				err = fmt.Errorf("%+v: the rights were not tried", done)
+			}
+			return err
+		}},
 		{"TurnRing", func(ctx context.Context) error {
 			turned, err := store.TurnRing(ctx, time.Microsecond)
 			if err == nil && !turned {

@@ -92,7 +92,7 @@ func relayGrants() []grant {
 		{component: Outbox, object: "{outbox}", privileges: []string{"SELECT", "DELETE"}},
 		// Markers take the place of dead letters, and replays come back to theirs.
 		{component: Outbox, object: "{outbox}", privileges: []string{"INSERT"}, columns: append(writerColumns(),
-			"position", "held", "failure_id")},
+			"position", "held", "failure_id", "republish_id")},
 		{component: Outbox, object: "{outbox}", privileges: []string{"UPDATE"}, columns: []string{
 			"held", "attempts", "unknowns", "first_failed_at", "last_failed_at", "last_error_code", "failure_id",
 			"failing_for", "ambiguous_since",
@@ -101,7 +101,8 @@ func relayGrants() []grant {
 		{component: Outbox, object: "{outbox_gate}", privileges: everything()},
 		{component: Outbox, object: "{outbox_lease}", privileges: []string{"SELECT", "INSERT", "UPDATE"}},
 		{component: Outbox, object: "{outbox_member}", privileges: everything()},
-		{component: Outbox, object: "{outbox_published}", privileges: []string{"SELECT", "INSERT"}},
+		// What is sent again on purpose leaves the archive.
+		{component: Outbox, object: "{outbox_published}", privileges: []string{"SELECT", "INSERT", "DELETE"}},
 		{component: Outbox, object: "{outbox_ring}", privileges: []string{"SELECT", "UPDATE"}},
 		{component: Outbox, object: "{outbox_owner}", privileges: []string{"SELECT", "UPDATE"}},
 	}

@@ -149,8 +149,8 @@ func TestVerifyNamesWhatIsWrongAndTheDDLMendsIt(t *testing.T) {
 		},
 		"an older version": {
 			"DELETE FROM message_schema_version WHERE component = 'outbox' AND version > 1; DROP FUNCTION message_outbox_write; " +
-				"ALTER TABLE message_outbox DROP COLUMN failing_for, DROP COLUMN ambiguous_since",
-			"at version 1, version 3 or newer is needed",
+				"ALTER TABLE message_outbox DROP COLUMN failing_for, DROP COLUMN ambiguous_since, DROP COLUMN republish_id",
+			"at version 1, version 4 or newer is needed",
 			postgres.ReasonSchemaInvalid,
 			true,
 		},
