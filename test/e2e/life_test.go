@@ -4,9 +4,16 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postrider/postrider/test/cluster"
+	"github.com/postrider/postrider/test/sandbox"
 	"github.com/postrider/postrider/test/stage"
 	"github.com/postrider/postrider/test/testkit"
 )
@@ -166,7 +173,7 @@ func TestAsRootABadImageIsRolledBack(t *testing.T) { //nolint:paralleltest // se
 	}
 }
 
-// The last test: nobody is there any more whom a deletion could wait for.
+// The last test on the stage: nobody is there any more whom a deletion could wait for.
 func TestAsRootResourcesGoInAnyOrder(t *testing.T) { //nolint:paralleltest // see above
 	begin(t)
 	theStage.Close() // the databases and the broker first
@@ -183,6 +190,71 @@ func TestAsRootResourcesGoInAnyOrder(t *testing.T) { //nolint:paralleltest // se
 	})
 	kubectl(t, "delete", "--filename=../../dist/install.yaml", "--timeout=2m")
 	kubectl(t, "delete", "namespace", stage.Namespace, "--timeout=2m")
+}
+
+// With KUBECONFIG the quick start is a guest: it plays in a cluster that it knows nothing of, whose images come from
+// elsewhere, and leaves nothing behind. The tests before have cleared the cluster.
+func TestAsRootTheQuickStartIsAGuestInSomebodysCluster(t *testing.T) { //nolint:paralleltest // see above
+	begin(t)
+	for _, file := range serverImages() {
+		image, err := cluster.Binary(t.Context(), file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := theCluster.Ctr(t.Context(), "images", "import", image).CombinedOutput(); err != nil {
+			t.Fatalf("import %s: %v: %s", file, err, out)
+		}
+	}
+	before := kubectl(
+		t,
+		"get",
+		"namespaces,customresourcedefinitions,clusterroles,clusterrolebindings",
+		"--output=name",
+	)
+
+	said := quickstart(t)
+	for _, want := range []string{"orders   True", "billing   True", "promises kept", "\nOK: 3000 orders, 9000 messages"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the quick start does not say %q", want)
+		}
+	}
+	after := kubectl(t, "get", "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings", "--output=name")
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("the quick start leaves a difference (-before +after):\n%s", diff)
+	}
+	kubectl(t, "create", "namespace", stage.System)
+	if said, err := tryQuickstart(t); err == nil || !strings.Contains(said, "use another cluster") {
+		t.Errorf("the quick start in a cluster that has Postrider: %v\n%s", err, said)
+	}
+	kubectl(t, "get", "namespace", stage.System) // it is not ours to delete
+}
+
+func quickstart(t *testing.T) string {
+	t.Helper()
+	said, err := tryQuickstart(t)
+	if err != nil {
+		t.Fatalf("the quick start: %v\n%s", err, said)
+	}
+	return said
+}
+
+// tryQuickstart runs the quick start as a person does who is outside, with a kubectl on the path.
+func tryQuickstart(t *testing.T) (string, error) {
+	t.Helper()
+	bin, err := cluster.Binary(t.Context(), "quickstart-cluster")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := cluster.Root(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), bin)
+	cmd.Dir = root
+	cmd.Env = append(sandbox.Outside(os.Environ()), "KUBECONFIG="+theCluster.Kubeconfig,
+		"PATH="+filepath.Dir(theCluster.Kubectl(t.Context()).Path)+string(os.PathListSeparator)+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // evict asks for an eviction as a drain does.

@@ -37,6 +37,9 @@ func outside(ctx context.Context) (int, error) {
 	if err := stage.Prepare(ctx, os.Stderr); err != nil {
 		return 0, err
 	}
+	if err := buildServers(ctx); err != nil {
+		return 0, err
+	}
 	return sandbox.Run(ctx)
 }
 

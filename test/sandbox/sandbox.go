@@ -11,6 +11,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 const (
@@ -44,6 +46,13 @@ func Inside() (*Box, bool) {
 		return nil, false
 	}
 	return boxIn(os.Getenv(dirVariable)), true
+}
+
+// Outside returns the environment without what says that a program runs in a box, for one that is to know nothing of it.
+func Outside(environment []string) []string {
+	return slices.DeleteFunc(slices.Clone(environment), func(set string) bool {
+		return strings.HasPrefix(set, roleVariable+"=") || strings.HasPrefix(set, dirVariable+"=")
+	})
 }
 
 func boxIn(dir string) *Box { return &Box{Dir: dir, Cgroup: filepath.Base(dir)} }

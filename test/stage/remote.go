@@ -50,9 +50,9 @@ func Remote(ctx context.Context, s *Stage, set *manifest.Set) (servers Servers, 
 		"quickstart-postgres": {postgresPort, &servers.Endpoints.Postgres},
 		"quickstart-nats":     {natsPort, &servers.Endpoints.NATS},
 	} {
-		if err := s.Do(ctx, "--namespace", Namespace, "rollout", "status", "deployment/"+deployment,
-			"--timeout=5m"); err != nil {
-			return servers, err
+		s.say("waiting for %s", deployment)
+		if err := s.RolledOut(ctx, Namespace, deployment); err != nil {
+			return servers, errors.Join(err, s.tell(ctx, deployment))
 		}
 		end, err := s.portForward(ctx, deployment, at.port, at.local)
 		if err != nil {
@@ -64,6 +64,16 @@ func Remote(ctx context.Context, s *Stage, set *manifest.Set) (servers Servers, 
 		Scheme: "postgres", User: url.UserPassword("postgres", password), Host: servers.Endpoints.Postgres, Path: "/postgres",
 	}).String()
 	return servers, nil
+}
+
+// tell shows what a person would look at when a server does not start.
+func (s *Stage) tell(ctx context.Context, deployment string) error {
+	pods := "--selector=app=" + deployment
+	return errors.Join(
+		s.Do(ctx, "--namespace", Namespace, "get", "pods", pods),
+		s.Do(ctx, "--namespace", Namespace, "get", "events", "--field-selector=type!=Normal"),
+		s.Do(ctx, "--namespace", Namespace, "logs", pods, "--tail=20"),
+	)
 }
 
 func natsConfig(set *manifest.Set) (string, error) {
