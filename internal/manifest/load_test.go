@@ -156,6 +156,19 @@ func TestMistakesInObjects(t *testing.T) {
 			"apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: no}\n",
 			[]string{"f.yaml:3: metadata.namespace: must be text: put the value in quotes"},
 		},
+		"labels and annotations that are no texts": {
+			"apiVersion: postrider.dev/v1alpha1\nkind: OutboxRelay\nmetadata:\n  name: r\n  labels:\n    example.com/a: yes\n" +
+				"  annotations: {count: 1}\nspec: {}\n",
+			[]string{
+				"f.yaml:6: metadata.labels[example.com/a]: must be text: put the value in quotes",
+				"f.yaml:7: metadata.annotations[count]: must be text: put the value in quotes",
+				"f.yaml:8: spec.destination: must be set",
+				"f.yaml:8: spec.outbox.migrationCredentialsSecretRef: schemaPolicy Managed needs " +
+					"migrationCredentialsSecretRef, the owner of the tables; or choose Verify and run postrider schema apply " +
+					"yourself",
+				"f.yaml:8: spec.source: must be set",
+			},
+		},
 		"two objects of one name": {
 			secret + "---\n" + secret,
 			[]string{"f.yaml:7: metadata.name: Secret default/s is already defined at f.yaml:1"},

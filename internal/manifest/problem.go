@@ -64,6 +64,12 @@ var wordings = []struct {
 	{regexp.MustCompile(`^should be at least 1 chars long$`), "must not be empty"},
 	{regexp.MustCompile(`^should be at least (\d+) chars long$`), "must be at least $1 characters long"},
 	{regexp.MustCompile(`^should have at least (\d+) items$`), "must have at least $1 entries"},
+	{
+		regexp.MustCompile(`^must be of type integer,string: "(\w+)"$`),
+		`must be a quantity such as 512Ki, 4Mi or "0.5", not $1`,
+	},
+	{regexp.MustCompile(`^must be of type int(?:32|64): "float64"$`), "must be a whole number, and not so large"},
+	{regexp.MustCompile(`^Checked value must be of type .*$`), "must be a whole number, and not so large"},
 	{regexp.MustCompile(`^must be of type (\w+): "(\w+)"$`), "must be of type $1, not $2"},
 	{regexp.MustCompile(`^must be of type (\w+): .*$`), "must be of type $1"},
 	// The one pattern of the schemas is that of quantities.

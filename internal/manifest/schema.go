@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -138,6 +139,7 @@ func (s *Schema) Validate(ctx context.Context, old, obj map[string]any) field.Er
 		errs = append(errs, validation.ValidateCustomResourceUpdate(nil, obj, old, s.validator,
 			validation.WithRatcheting(correlated))...)
 	}
+	errs = typesOnce(errs)
 	if old == nil || len(listtype.ValidateListSetsAndMaps(nil, s.structural, old)) == 0 {
 		errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, obj)...)
 	}
@@ -183,12 +185,63 @@ func within(path, part string) bool {
 	return ok && (part == "" || rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
+// placeless are the validator's errors that name the field in their text instead: whole numbers, and values of several
+// types.
+var placeless = regexp.MustCompile(`^Checked value must be of type .* in (\S+)$|^"(\S+)" must validate .*\(anyOf\)$`)
+
+// typesOnce gives every error its field, and leaves one error of a field whose value has a wrong type, besides the words
+// that it may hold: the validator says it in up to four ways, and what else it says of such a value misleads.
+func typesOnce(errs field.ErrorList) field.ErrorList {
+	var placed, spare field.ErrorList
+	first := make(map[string]*field.Error)
+	for _, e := range errs {
+		if m := placeless.FindStringSubmatch(e.Detail); m != nil && e.Field == (*field.Path)(nil).String() {
+			spare = append(spare, &field.Error{Type: field.ErrorTypeTypeInvalid, Field: m[1] + m[2], Detail: e.Detail})
+			continue
+		}
+		placed = append(placed, e)
+	}
+	for _, e := range spare { // only what nothing else is said of
+		if !slices.ContainsFunc(placed, func(other *field.Error) bool { return other.Field == e.Field }) {
+			placed = append(placed, e)
+		}
+	}
+	return slices.DeleteFunc(placed, func(e *field.Error) bool {
+		if e.Type == field.ErrorTypeTypeInvalid && first[e.Field] == nil {
+			first[e.Field] = e
+		}
+		return first[e.Field] != nil && first[e.Field] != e && e.Type != field.ErrorTypeNotSupported
+	})
+}
+
+// metadataTypes names the labels and annotations that are no texts: mostly numbers, and words that YAML takes for truth
+// values.
+func metadataTypes(at *field.Path, obj map[string]any) field.ErrorList {
+	var errs field.ErrorList
+	meta, _ := obj["metadata"].(map[string]any)
+	for _, name := range []string{"annotations", "labels"} {
+		values, _ := meta[name].(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			if _, text := values[key].(string); !text && values[key] != nil {
+				errs = append(
+					errs,
+					field.TypeInvalid(at.Child(name).Key(key), "", "must be text: put the value in quotes"),
+				)
+			}
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, field.TypeInvalid(at, "", "has a field of a wrong type"))
+	}
+	return errs
+}
+
 // validateMetadata checks names, labels and annotations.
 func validateMetadata(obj map[string]any) field.ErrorList {
 	at := field.NewPath("metadata")
 	meta, _, err := objectmeta.GetObjectMeta(obj, false)
 	if err != nil {
-		return field.ErrorList{field.TypeInvalid(at, "", "has a field of a wrong type")}
+		return metadataTypes(at, obj)
 	}
 	if meta == nil {
 		return field.ErrorList{field.Required(at, "")}
