@@ -44,6 +44,9 @@ func (f *deskFlags) with(command *cobra.Command, do func(context.Context, *outbo
 	if err := names.Validate(); err != nil {
 		return wrong(err)
 	}
+	if err := addressed(f.db); err != nil {
+		return wrong(err)
+	}
 	timeout := cmp.Or(f.timeout, deskTimeout)
 	ctx, cancel := context.WithTimeout(command.Context(), timeout)
 	defer cancel()

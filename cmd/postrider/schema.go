@@ -144,6 +144,9 @@ func (f *schemaFlags) connecting(
 		if err := schema.Print(io.Discard, f.names(), o); err != nil {
 			return wrong(err)
 		}
+		if err := addressed(f.db); err != nil {
+			return wrong(err)
+		}
 		cfg := f.db
 		cfg.Schema, cfg.MaxConnections = f.schema, 1
 		pool, err := postgres.Open(ctx, cfg, postgres.Options{ApplicationName: "postrider schema", AllowLoopback: true})
@@ -164,6 +167,28 @@ func connectionFlags(flags *pflag.FlagSet, db *config.Postgres) {
 	flags.StringVar(&db.TLS.Mode, "tls-mode", "VerifyFull", "VerifyFull, VerifyCA or Insecure (plain text)")
 	flags.StringVar(&db.TLS.CAFile, "ca-file", "", "PEM bundle; the system's roots where empty")
 	flags.StringVar(&db.TLS.ClientCertificateDir, "client-certificate-dir", "", "folder with tls.crt and tls.key")
+}
+
+// addressed says, in the words of connectionFlags, what is missing to reach a database.
+func addressed(db config.Postgres) error {
+	var missing []string
+	for _, flag := range []struct {
+		name  string
+		given bool
+	}{
+		{"--host", len(db.Hosts) > 0}, {"--database", db.Database != ""}, {"--credentials-dir", db.CredentialsDir != ""},
+	} {
+		if !flag.given {
+			missing = append(missing, flag.name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf(
+		"which database? give %s, such as --host orders-db --database orders --credentials-dir /etc/orders-db",
+		strings.Join(missing, ", "),
+	)
 }
 
 // shown keeps what the server says out of the terminal's log, except for what is ours to say.

@@ -24,16 +24,21 @@ type columnFlags struct {
 func (f *columnFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.preset, "preset", "", "the outbox is a table that the team already has (layout StatusColumns), "+
 		"with the columns of Postrider, DebeziumOutbox or OpenOutbox")
-	flags.StringToStringVar(&f.columns, "column", nil, "name of a column of such a table, as outbox.columns names it, "+
-		"such as version=seq; empty where there is none")
+	flags.StringToStringVar(&f.columns, "column", nil, "with or without --preset: the name of a column of the team's "+
+		"table, as outbox.columns names it, such as version=seq; empty where there is none")
 	flags.StringToStringVar(
 		&f.values,
 		"status-value",
 		nil,
-		"value of its status column, such as pending=NEW; one takes "+
+		"a value of the status column of the team's table, such as pending=NEW; one takes "+
 			"the place of all those of the preset",
 	)
-	flags.StringVar(&f.ordering, "ordering", config.OrderingPerKey, "ordering.mode of its relay: PerKey or None")
+	flags.StringVar(
+		&f.ordering,
+		"ordering",
+		config.OrderingPerKey,
+		"ordering.mode of the relay of the team's table: PerKey or None",
+	)
 }
 
 // mapping returns what the flags say; nil where the outbox is a table of our own.
