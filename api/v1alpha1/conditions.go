@@ -126,7 +126,8 @@ const (
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
 	// ReasonInvalidConfig says that the workers refuse the configuration; the one before stays in force.
 	ReasonInvalidConfig = "InvalidConfig"
-	// ReasonInvalidSpec says that the spec breaks a rule that its schema did not know when it was stored.
+	// ReasonInvalidSpec says that the spec breaks a rule that its schema does not hold it to: one that is newer than the
+	// resource, or one of Kubernetes for a field that it defines.
 	ReasonInvalidSpec = "InvalidSpec"
 	// ReasonInsecureTransportNotAllowed says that mode Insecure needs the operator's --allow-insecure-transport.
 	ReasonInsecureTransportNotAllowed = "InsecureTransportNotAllowed"

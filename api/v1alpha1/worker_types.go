@@ -60,7 +60,8 @@ type Workload struct {
 	// nodeSelector lists the labels a node must have, at most 32.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="each key must be a label name, such as disk or example.com/disk"
+	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
 
 	// tolerations let the Pods run on tainted nodes, at most 32.
 	// +optional
@@ -111,16 +112,20 @@ type Workload struct {
 type LabelValue string
 
 // Resources are what a container asks for and may use at most.
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",fieldPath=".requests",message="must not exceed limits: no container is given more than it can use"
 type Resources struct {
 	// requests are what the container is given for sure: cpu, memory, ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="must name only cpu, memory and ephemeral-storage"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, quantity(string(self[k])).compareTo(quantity('0')) >= 0)",message="must not be negative"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are what the container can use at most: cpu, memory, ephemeral-storage.
+	// limits are what the container can use at most: cpu, memory, ephemeral-storage. 0 is no limit; nothing is requested
+	// then.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="must name only cpu, memory and ephemeral-storage"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, quantity(string(self[k])).compareTo(quantity('0')) >= 0)",message="must not be negative"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }

@@ -54,6 +54,11 @@ func tell(f *status.Facts, err error) {
 	case errors.As(err, &conflict):
 		f.Conflict = conflict.Error()
 		f.Stalled = &status.Problem{Reason: v1alpha1.ConditionNameConflict, Message: f.Conflict}
+	case apierrors.IsInvalid(err):
+		f.Stalled = &status.Problem{
+			Reason:  v1alpha1.ReasonInvalidSpec,
+			Message: "Kubernetes refuses what is made of the resource: " + shorten(err.Error(), maxErrorText),
+		}
 	default:
 		f.Failed = &status.Problem{
 			Reason:  v1alpha1.ReasonReconcileError,
@@ -71,7 +76,7 @@ func resultFor(err error, next time.Duration) (ctrl.Result, error) {
 	switch {
 	case errors.As(err, &wait):
 		return ctrl.Result{RequeueAfter: min(wait.after, next)}, nil
-	case err == nil, errors.As(err, &invalid), errors.As(err, &conflict), ending(err):
+	case err == nil, errors.As(err, &invalid), errors.As(err, &conflict), ending(err), apierrors.IsInvalid(err):
 		return ctrl.Result{RequeueAfter: next}, nil
 	default:
 		return ctrl.Result{}, err

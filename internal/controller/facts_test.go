@@ -45,6 +45,16 @@ func TestErrorsAreMappedInOnePlace(t *testing.T) {
 			"",
 			false,
 		},
+		"Kubernetes refuses a field that it defines": {
+			fmt.Errorf("apply Deployment: %w", apierrors.NewInvalid(
+				appsv1.SchemeGroupVersion.WithKind("Deployment").GroupKind(), "x", nil,
+			)),
+			next,
+			false,
+			"InvalidSpec",
+			"",
+			false,
+		},
 		"a name is taken": {
 			&conflictError{objects: []string{"Deployment x"}},
 			next,

@@ -93,8 +93,8 @@ func (b builder) podTemplate() (*corev1ac.PodTemplateSpecApplyConfiguration, err
 	if b.workload.PriorityClassName != "" {
 		spec.WithPriorityClassName(b.workload.PriorityClassName)
 	}
-	if len(b.workload.NodeSelector) > 0 {
-		spec.WithNodeSelector(b.workload.NodeSelector)
+	for key, value := range b.workload.NodeSelector {
+		spec.WithNodeSelector(map[string]string{key: string(value)})
 	}
 	return template.WithSpec(spec), b.placement(spec)
 }
@@ -118,15 +118,13 @@ func (b builder) step() *corev1ac.ContainerApplyConfiguration {
 // container has nothing of a user in its command line: what they say is in the config file.
 func (b builder) container(name, command string, args ...string) *corev1ac.ContainerApplyConfiguration {
 	requests, limits := b.resources()
-	memory := limits[corev1.ResourceMemory]
 	args = append(args, "--config="+path.Join(Root, ConfigMount, ConfigFile), "--listen=:"+strconv.Itoa(StatusPort))
 	return corev1ac.Container().
 		WithName(name).
 		WithImage(b.settings.Image).
 		WithCommand(binaries + command).
 		WithArgs(args...).
-		WithEnv(corev1ac.EnvVar().WithName("GOMEMLIMIT").
-			WithValue(strconv.FormatInt(memory.Value()/100*goMemoryPercent, 10))).
+		WithEnv(goMemory(limits)...).
 		WithPorts(corev1ac.ContainerPort().WithName("status").WithContainerPort(StatusPort).
 			WithProtocol(corev1.ProtocolTCP)).
 		WithResources(corev1ac.ResourceRequirements().WithRequests(requests).WithLimits(limits)).
@@ -136,6 +134,16 @@ func (b builder) container(name, command string, args ...string) *corev1ac.Conta
 			WithReadOnlyRootFilesystem(true).
 			WithRunAsNonRoot(true).
 			WithCapabilities(corev1ac.Capabilities().WithDrop("ALL")))
+}
+
+// goMemory tells the Go runtime of the limit. 0 is none: told of it, the runtime would do nothing but collect.
+func goMemory(limits corev1.ResourceList) []*corev1ac.EnvVarApplyConfiguration {
+	memory := limits[corev1.ResourceMemory]
+	if memory.Sign() <= 0 {
+		return nil
+	}
+	return []*corev1ac.EnvVarApplyConfiguration{corev1ac.EnvVar().WithName("GOMEMLIMIT").
+		WithValue(strconv.FormatInt(memory.Value()/100*goMemoryPercent, 10))}
 }
 
 func probe(address string, period, failures int32) *corev1ac.ProbeApplyConfiguration {

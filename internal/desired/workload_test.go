@@ -304,6 +304,9 @@ func TestResourcesOfAContainer(t *testing.T) {
 			v1alpha1.Resources{Requests: quantities("1", "256Mi"), Limits: quantities("3", "512Mi")},
 			quantities("1", "256Mi"), quantities("3", "512Mi"), "483183810",
 		},
+		"a limit of 0 is none, of which the runtime is not told": {
+			v1alpha1.Resources{Limits: quantities("0", "0")}, quantities("0", "0"), quantities("0", "0"), "",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -321,8 +324,14 @@ func TestResourcesOfAContainer(t *testing.T) {
 			if diff := cmp.Diff(text(t, tc.limits), text(t, *worker.Resources.Limits)); diff != "" {
 				t.Errorf("limits (-want +got):\n%s", diff)
 			}
-			if got := *worker.Env[0].Value; got != tc.wantGoMemoryLimit {
-				t.Errorf("GOMEMLIMIT = %s, want %s", got, tc.wantGoMemoryLimit)
+			got := ""
+			for _, env := range worker.Env {
+				if *env.Name == "GOMEMLIMIT" {
+					got = *env.Value
+				}
+			}
+			if got != tc.wantGoMemoryLimit {
+				t.Errorf("GOMEMLIMIT = %q, want %q", got, tc.wantGoMemoryLimit)
 			}
 		})
 	}
