@@ -48,6 +48,11 @@ measure-manager: ## Measure the operator with a hundred resources: memory, proce
 	@go run ./hack/cluster
 	@CGO_ENABLED=0 go test -trimpath -tags kubernetes -run '^$$' -bench BenchmarkManager -timeout 30m ./test/envtest
 
+.PHONY: bench
+bench: ## Measure the relay to each broker against the bare SQL and the brokers' own clients (half an hour; needs quiet).
+	@hack/preflight.sh
+	@go run ./hack/bench
+
 .PHONY: lint
 lint: ## Check style, sizes, import rules and API conventions.
 	@hack/preflight.sh

@@ -73,10 +73,7 @@ func (f *drainFlags) run(cmd *cobra.Command) (err error) {
 	ctx := cmd.Context()
 	url := f.postgres
 	if url == "" {
-		server, err := local.StartPostgres(ctx, local.PostgresConfig{Parameters: map[string]string{
-			// Room for one run's log, so that no contestant pays for another's checkpoint. fsync stays on.
-			"max_wal_size": "4GB", "shared_buffers": "512MB",
-		}})
+		server, err := local.StartPostgres(ctx, local.PostgresConfig{Parameters: local.BenchParameters()})
 		if err != nil {
 			return err
 		}
@@ -120,7 +117,7 @@ func (f *drainFlags) writeJSON(report bench.Report) (err error) {
 // verdict compares the relay with the bar.
 func (f *drainFlags) verdict(cmd *cobra.Command, report bench.Report) error {
 	relay, _ := report.Result(bench.Relay) // a report of Drain has all contestants
-	reached := 100 * relay.OfBare
+	reached := 100 * relay.OfLimit
 	if reached < f.bar {
 		fmt.Fprintf(
 			cmd.OutOrStdout(),

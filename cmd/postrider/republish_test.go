@@ -34,7 +34,8 @@ func TestADryRunListsArchivedMessagesWithTheirBrokerPositions(t *testing.T) {
 		},
 		"a time": {
 			[]string{"--from", "2026-03-01T10:02:00Z", "--to", "2026-03-01T10:03:00Z"},
-			[]string{"ORDERS@2", "1 message chosen"}, []string{"ORDERS@1", "ORDERS@3"},
+			[]string{"ORDERS@2", "1 message chosen"},
+			[]string{"ORDERS@1", "ORDERS@3"},
 		},
 		"an event": {
 			[]string{"--event", "01890000-0000-7000-8000-000000000103"}, []string{"ORDERS@3"}, []string{"ORDERS@1"},
@@ -78,12 +79,18 @@ func TestRepublishedMessagesAreCountedAndAudited(t *testing.T) {
 	if code != 0 || stdout != want || stderr != "" {
 		t.Fatalf("republish = %d, %q, %q", code, stdout, stderr)
 	}
-	if got := testkit.Value[string](db, `SELECT string_agg(concat_ws(' ', position, held, republish_id IS NOT NULL), ', '
-		ORDER BY position) FROM message_outbox WHERE ordering_key = 'order-7'`); got != "1 t t, 2 t t" {
+	if got := testkit.Value[string](
+		db,
+		`SELECT string_agg(concat_ws(' ', position, held, republish_id IS NOT NULL), ', '
+		ORDER BY position) FROM message_outbox WHERE ordering_key = 'order-7'`,
+	); got != "1 t t, 2 t t" {
 		t.Errorf("rows = %q", got)
 	}
-	if got := testkit.Value[string](db, `SELECT string_agg(concat_ws(' ', actor, action, why, origin_name, event_id), ', '
-		ORDER BY audit_id) FROM message_audit`); got !=
+	if got := testkit.Value[string](
+		db,
+		`SELECT string_agg(concat_ws(' ', actor, action, why, origin_name, event_id), ', '
+		ORDER BY audit_id) FROM message_audit`,
+	); got !=
 		"ada Republish a lost disk shop/orders 01890000-0000-7000-8000-000000000101, "+
 			"ada Republish a lost disk shop/orders 01890000-0000-7000-8000-000000000102" {
 		t.Errorf("audit = %q", got)

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
 )
 
 // DrainConfig says how the drain of an outbox is measured.
@@ -28,8 +31,23 @@ type DrainConfig struct {
 	Batch int
 	// Runs is how often each contestant drains; the median counts.
 	Runs int
+	// Destination is where the relay publishes to. Nil means a null broker, which confirms at once.
+	Destination *Destination
 	// Progress gets a line a run. Nil means none.
 	Progress io.Writer
+}
+
+// Destination is a real broker.
+type Destination struct {
+	// Name is the broker's, for the table.
+	Name string
+	// Publisher is the relay's way to it.
+	Publisher broker.Publisher
+	// Produce sends all messages with the broker's own client, as fast as that can with the same confirmations, and
+	// returns when the last one is confirmed.
+	Produce func(ctx context.Context, messages []message.Message) error
+	// Empty makes room between runs: what was sent is thrown away.
+	Empty func(ctx context.Context) error
 }
 
 // ErrInvalidConfig says that a DrainConfig asks for nothing that can be measured.
@@ -53,8 +71,10 @@ func (c DrainConfig) Validate() error {
 type contestant struct {
 	name string
 	what string
-	// drain moves all rows to the archive and returns how long that took, from the first read to the last settle.
-	drain func(ctx context.Context, t *table) (time.Duration, error)
+	// drain moves all rows to the archive and returns how long that took, from the first read to the last settle. Where
+	// noTable is set, it has messages of its own to send.
+	drain   func(ctx context.Context, t *table) (time.Duration, error)
+	noTable bool
 }
 
 // The contestants' names.
@@ -63,9 +83,27 @@ const (
 	Bare = "bare"
 	// Floor is the fewest lines that keep the order: floor reads, gates looked at, settles fenced.
 	Floor = "floor"
+	// Producer is the limit that a real broker sets: its own client, the same confirmations, no database.
+	Producer = "producer"
 	// Relay is the product.
 	Relay = "relay"
 )
+
+func contestants(d *Destination) []contestant {
+	all := []contestant{
+		{name: Bare, what: "the same SQL in a bare loop: a cursor, no lease, no gates, no broker", drain: bareDrain},
+		{name: Floor, what: "a minimal loop that keeps order: floor reads, gates, fence, no broker", drain: floorDrain},
+	}
+	if d == nil {
+		return append(all, contestant{name: Relay, what: "the relay, with a null broker", drain: relayDrain})
+	}
+	return append(all,
+		contestant{
+			name: Producer, what: "the client of " + d.Name + " with the same confirmations, no database",
+			drain: produce, noTable: true,
+		},
+		contestant{name: Relay, what: "the relay, to " + d.Name, drain: relayDrain})
+}
 
 // Drain lets the contestants drain the same rows in turn and compares them.
 func Drain(ctx context.Context, cfg DrainConfig) (Report, error) {
@@ -81,16 +119,12 @@ func Drain(ctx context.Context, cfg DrainConfig) (Report, error) {
 	if report.Machine, err = db.machine(ctx); err != nil {
 		return Report{}, err
 	}
-	contestants := []contestant{
-		{Bare, "the same SQL in a bare loop: a cursor, no lease, no gates", bareDrain},
-		{Floor, "a minimal loop that keeps order: floor reads, gates, fence", floorDrain},
-		{Relay, "the relay", relayDrain},
-	}
-	for _, c := range contestants {
+	all := contestants(cfg.Destination)
+	for _, c := range all {
 		report.Results = append(report.Results, Result{Name: c.name, What: c.what})
 	}
 	for run := range cfg.Runs {
-		for i, c := range contestants {
+		for i, c := range all {
 			took, err := db.measure(ctx, c)
 			if err != nil {
 				return Report{}, fmt.Errorf("%s, run %d: %w", c.name, run+1, err)
@@ -98,7 +132,7 @@ func Drain(ctx context.Context, cfg DrainConfig) (Report, error) {
 			rate := float64(cfg.Rows) / took.Seconds()
 			report.Results[i].Runs = append(report.Results[i].Runs, rate)
 			if cfg.Progress != nil {
-				fmt.Fprintf(cfg.Progress, "run %d of %d: %-5s %8.0f rows/s\n", run+1, cfg.Runs, c.name, rate)
+				fmt.Fprintf(cfg.Progress, "run %d of %d: %-8s %8.0f rows/s\n", run+1, cfg.Runs, c.name, rate)
 			}
 		}
 	}

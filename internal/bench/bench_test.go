@@ -2,14 +2,18 @@ package bench_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/postrider/postrider/internal/bench"
+	"github.com/postrider/postrider/internal/broker/brokertest"
+	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -29,7 +33,7 @@ func TestDrainComparesAllContestants(t *testing.T) {
 
 	for _, name := range []string{bench.Bare, bench.Floor, bench.Relay} {
 		r, ok := report.Result(name)
-		if !ok || len(r.Runs) != cfg.Runs || r.Median <= 0 || r.OfBare <= 0 {
+		if !ok || len(r.Runs) != cfg.Runs || r.Median <= 0 || r.OfLimit <= 0 {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
@@ -43,6 +47,56 @@ func TestDrainComparesAllContestants(t *testing.T) {
 	db.QueryRow(`SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'postrider_bench_%'`, nil, &schemas)
 	if schemas != 0 {
 		t.Errorf("%d schemas are left behind", schemas)
+	}
+}
+
+// The limit is the slower of the bare loop and the broker's own client.
+func TestDrainToABrokerComparesItsClientToo(t *testing.T) {
+	t.Parallel()
+	var sent, emptied int
+	slow := func(ctx context.Context, batch []message.Message) error {
+		sent += len(batch)
+		pause := time.NewTimer(200 * time.Millisecond)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	publisher := brokertest.NewFake(brokertest.FakeConfig{})
+	cfg := bench.DrainConfig{
+		Postgres: testkit.Postgres(t).Pool().Config(), Rows: 300, Keys: 40, PayloadBytes: 300, Batch: 100, Runs: 1,
+		Destination: &bench.Destination{
+			Name:      "a fake",
+			Publisher: publisher,
+			Produce:   slow,
+			Empty:     func(context.Context) error { emptied++; return nil },
+		},
+	}
+
+	report, err := bench.Drain(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if sent != cfg.Rows {
+		t.Errorf("the producer sent %d, want %d", sent, cfg.Rows)
+	}
+	bare, _ := report.Result(bench.Bare)
+	producer, _ := report.Result(bench.Producer)
+	relay, ok := report.Result(bench.Relay)
+	limit := min(bare.Median, producer.Median)
+	if !ok || relay.OfLimit != relay.Median/limit || producer.OfLimit != producer.Median/limit ||
+		producer.Median > 1500 {
+		t.Errorf("bare %+v, producer %+v, relay %+v", bare, producer, relay)
+	}
+	if got := len(publisher.Stored()); got != cfg.Rows {
+		t.Errorf("the broker has %d messages of the relay's, want %d", got, cfg.Rows)
+	}
+	if emptied != 4 {
+		t.Errorf("emptied %d times, want it before each contestant", emptied)
 	}
 }
 
@@ -89,18 +143,18 @@ func TestReport(t *testing.T) {
 		Rows: 200_000, Keys: 1000, PayloadBytes: 300, Batch: 500,
 		Results: []bench.Result{
 			{
-				Name:   bench.Bare,
-				What:   "the limit",
-				Runs:   []float64{90_000, 100_000, 110_000},
-				Median: 100_000,
-				OfBare: 1,
+				Name:    bench.Bare,
+				What:    "the limit",
+				Runs:    []float64{90_000, 100_000, 110_000},
+				Median:  100_000,
+				OfLimit: 1,
 			},
 			{
-				Name:   bench.Relay,
-				What:   "the relay",
-				Runs:   []float64{70_000, 80_000, 75_000},
-				Median: 75_000,
-				OfBare: 0.75,
+				Name:    bench.Relay,
+				What:    "the relay",
+				Runs:    []float64{70_000, 80_000, 75_000},
+				Median:  75_000,
+				OfLimit: 0.75,
 			},
 		},
 	}
@@ -110,9 +164,9 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	want := `         rows/s  of bare  lowest  highest
-   bare  100000    100 %   90000   110000  the limit
-  relay   75000     75 %   70000    80000  the relay
+	want := `         rows/s  of limit  lowest  highest
+   bare  100000     100 %   90000   110000  the limit
+  relay   75000      75 %   70000    80000  the relay
 200000 rows of 300 bytes and 1000 keys, batches of 500, medians of 3
 linux/amd64, 2 × CPU, go1.26, PostgreSQL 17.6 (fsync on)
 `

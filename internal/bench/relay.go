@@ -26,6 +26,10 @@ func relayDrain(ctx context.Context, t *table) (time.Duration, error) {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	var publisher broker.Publisher = nullPublisher{}
+	if d := t.cfg.Destination; d != nil {
+		publisher = d.Publisher
+	}
 	store := &timedStore{Store: inner, want: int64(t.cfg.Rows), done: stop}
 	r, err := relay.New(relay.Config{
 		Holder: holder, Shards: shards, Broker: "null", Destination: "null", Unit: "null",
@@ -39,7 +43,7 @@ func relayDrain(ctx context.Context, t *table) (time.Duration, error) {
 		},
 		Backoff: retry.Backoff{Initial: time.Second, Max: time.Minute},
 		Budget:  retry.Budget{MaxAttempts: 1, MaxElapsed: time.Minute}, Share: retry.Share{MinPerSecond: 1},
-	}, store, nullPublisher{}, relay.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+	}, store, publisher, relay.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		return 0, err
 	}

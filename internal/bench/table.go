@@ -108,6 +108,14 @@ var errNotDrained = errors.New("rows are missing from the archive")
 
 // measure fills the outbox, lets a contestant drain it and checks that it did.
 func (t *table) measure(ctx context.Context, c contestant) (time.Duration, error) {
+	if d := t.cfg.Destination; d != nil {
+		if err := d.Empty(ctx); err != nil {
+			return 0, fmt.Errorf("empty %s: %w", d.Name, err)
+		}
+	}
+	if c.noTable {
+		return c.drain(ctx, t)
+	}
 	if err := t.fill(ctx); err != nil {
 		return 0, err
 	}
