@@ -66,8 +66,9 @@ type NATSConnection struct {
 	// +kubebuilder:default=Verify
 	Topology TopologyPolicy `json:"topology,omitempty"`
 
-	// credentialsSecretRef names the Secret whose keys username and password log in. Without it no credentials are
-	// sent. A change rolls the Pods; new content of the Secret is used by new connections.
+	// credentialsSecretRef names the Secret that logs in, by one of: the keys username and password; nats-token; nkey,
+	// the seed of a user's NKey; user.creds, a credentials file with a user's JWT. Without it no credentials are sent.
+	// A change rolls the Pods; new content of the Secret is used by new connections.
 	// +optional
 	CredentialsSecretRef *SecretReference `json:"credentialsSecretRef,omitempty"`
 

@@ -207,7 +207,29 @@ type Destination struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=set
 	Allowed []SubjectPattern `json:"allowed,omitempty"`
+
+	// messageFormat says how messages are laid out. Native has what is known of a message in headers of Postrider's own
+	// and the payload as the body; CloudEventsBinary the same in the headers of the broker's CloudEvents binding, and
+	// CloudEventsStructured all in a JSON object. InboxConsumers read all three, so that a change, which is taken over
+	// live, needs no other. CloudEvents refuses rows whose source is no URI reference. Defaults to Native.
+	// +optional
+	// +kubebuilder:default=Native
+	MessageFormat MessageFormat `json:"messageFormat,omitempty"`
 }
+
+// MessageFormat says how messages are laid out.
+// +kubebuilder:validation:Enum=Native;CloudEventsBinary;CloudEventsStructured
+type MessageFormat string
+
+// The message formats.
+const (
+	// MessageFormatNative has the envelope in headers of our own names.
+	MessageFormatNative MessageFormat = "Native"
+	// MessageFormatCloudEventsBinary has it in the headers of the broker's CloudEvents binding.
+	MessageFormatCloudEventsBinary MessageFormat = "CloudEventsBinary"
+	// MessageFormatCloudEventsStructured has it, with the payload, in a JSON object.
+	MessageFormatCloudEventsStructured MessageFormat = "CloudEventsStructured"
+)
 
 // KafkaDestination is a Kafka cluster and the topic that messages go to.
 type KafkaDestination struct {

@@ -28,6 +28,12 @@ const (
 	KeyUsername = "username"
 	// KeyPassword holds a password in a credentials Secret.
 	KeyPassword = "password"
+	// KeyNATSToken holds a token that logs in to NATS.
+	KeyNATSToken = "nats-token"
+	// KeyNATSNKey holds the seed of a user's NKey, which logs in to NATS and begins with SU.
+	KeyNATSNKey = "nkey"
+	// KeyNATSCredentials holds a credentials file of NATS: a user's JWT and the seed of its NKey.
+	KeyNATSCredentials = "user.creds"
 	// KeyCA holds the trusted certificates, in PEM.
 	KeyCA = "ca.crt"
 	// KeyTLSCertificate holds a client certificate, in PEM.

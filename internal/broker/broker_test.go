@@ -96,3 +96,12 @@ func TestErrorCarriesReasonDetailAndCause(t *testing.T) {
 		}
 	}
 }
+func TestEncodingThatPanicsIsAMessagesOwnFailure(t *testing.T) {
+	t.Parallel()
+	for _, format := range []message.Format{message.Native, message.CloudEventsBinary, message.CloudEventsStructured} {
+		_, refusal := Encode(nil, format, message.KafkaBinding)
+		if refusal == nil || refusal.Outcome != Rejected || refusal.Reason != ReasonPanic {
+			t.Errorf("%s: %+v", format, refusal)
+		}
+	}
+}

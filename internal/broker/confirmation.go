@@ -27,16 +27,18 @@ func Behind() Confirmation {
 	return Postpone(ReasonNotSent, "an earlier message of the key was not confirmed")
 }
 
-// Encode is message.Encode, except that a panic is a refusal of this message. The confirmation is nil where there is a
+// Encode is message.EncodeAs, except that a panic is a refusal of this message. The confirmation is nil where there is a
 // record.
-func Encode(m *message.Message) (rec message.Record, refusal *Confirmation) {
+func Encode(
+	m *message.Message, format message.Format, binding message.Binding,
+) (rec message.Record, refusal *Confirmation) {
 	defer func() {
 		if recover() != nil {
 			c := Reject(ReasonPanic, "encoding the message panicked")
 			rec, refusal = message.Record{}, &c
 		}
 	}()
-	rec, err := message.Encode(m)
+	rec, err := message.EncodeAs(m, format, binding)
 	if err != nil {
 		c := Refusal(err)
 		return message.Record{}, &c

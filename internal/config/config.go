@@ -31,6 +31,8 @@ type Relay struct {
 	RabbitMQ *RabbitMQ `json:"rabbitMQ,omitempty"`
 	// Allowed lists the subjects, topics or routing keys that a row may name as its destination; none means only the default.
 	Allowed []string `json:"allowed,omitempty"`
+	// MessageFormat is Native, CloudEventsBinary or CloudEventsStructured; empty means Native.
+	MessageFormat string `json:"messageFormat,omitempty"`
 	// Ordering is PerKey or None.
 	Ordering string `json:"ordering"`
 	// OnDeadLetter is BlockKey or SkipMessage.
@@ -155,7 +157,8 @@ type NATS struct {
 	Stream string `json:"stream"`
 	// Topology is Verify or Declare.
 	Topology string `json:"topology"`
-	// CredentialsDir holds the files username and password; empty means none are sent.
+	// CredentialsDir holds one of: the files username and password; nats-token; nkey; user.creds. Empty means that
+	// no credentials are sent.
 	CredentialsDir string `json:"credentialsDir,omitempty"`
 	// TLS says how the connection is protected.
 	TLS TLS `json:"tls"`

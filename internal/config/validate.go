@@ -199,6 +199,9 @@ func (r Relay) Validate() error {
 	for i, pattern := range r.Allowed {
 		c.text(fmt.Sprintf("allowed[%d]", i), pattern, 255, natsFilter, "a subject; its parts may be *, its last >")
 	}
+	if r.MessageFormat != "" {
+		c.word("messageFormat", r.MessageFormat, "Native", "CloudEventsBinary", "CloudEventsStructured")
+	}
 	c.word("ordering", r.Ordering, OrderingPerKey, OrderingNone)
 	c.columns(r.Outbox.Columns, r.Ordering)
 	c.word("onDeadLetter", r.OnDeadLetter, BlockKey, SkipMessage)

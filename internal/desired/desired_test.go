@@ -123,6 +123,55 @@ func TestDestinations(t *testing.T) {
 	}
 }
 
+// A Secret for NATS logs in by exactly one of the ways there are: which one it is, its keys say.
+func TestTheKeysOfASecret(t *testing.T) {
+	t.Parallel()
+	relay := read(t, "testdata/relay.yaml").Relays[0].OutboxRelay
+	refs := desired.RelayReferences(relay)
+	find := func(field string) desired.Reference {
+		at := slices.IndexFunc(refs, func(r desired.Reference) bool { return r.Field == field })
+		if at < 0 {
+			t.Fatalf("no reference %s", field)
+		}
+		return refs[at]
+	}
+	nats := find("spec.destination.nats.credentialsSecretRef")
+	database := find("spec.source.postgres.credentialsSecretRef")
+	const ways = "the keys username and password, or the key nats-token, or the key nkey, or the key user.creds"
+	cases := map[string]struct {
+		ref  desired.Reference
+		keys []string
+		want string
+	}{
+		"a database's with both keys":       {database, []string{"username", "password", "x"}, ""},
+		"a database's without its password": {database, []string{"username"}, "has no key password"},
+		"an empty one for a database":       {database, nil, "has no key username and no key password"},
+		"a user":                            {nats, []string{"username", "password"}, ""},
+		"a token":                           {nats, []string{"nats-token"}, ""},
+		"an NKey beside what is not ours":   {nats, []string{"nkey", "x"}, ""},
+		"a credentials file":                {nats, []string{"user.creds"}, ""},
+		"a user without a password":         {nats, []string{"username"}, "needs " + ways},
+		"an empty one for NATS":             {nats, nil, "needs " + ways},
+		"two logins": {
+			nats, []string{"username", "password", "user.creds"},
+			"has keys of several logins (the keys username and password, the key user.creds): keep one",
+		},
+		"a login and half of another": {
+			nats, []string{"password", "nkey"},
+			"has keys of several logins (the keys username and password, the key nkey): keep one",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := tc.ref.Fault(func(key string) bool { return slices.Contains(tc.keys, key) })
+			if got != tc.want {
+				t.Errorf("Fault() = %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 // Each path of a configuration is the directory of a reference, and the other way round: nothing is read that is not
 // mounted, and nothing mounted that is not read.
 func TestMountsAndPathsAgree(t *testing.T) {

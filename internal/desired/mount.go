@@ -2,6 +2,8 @@ package desired
 
 import (
 	"path"
+	"slices"
+	"strings"
 
 	"github.com/postrider/postrider/api/v1alpha1"
 )
@@ -22,7 +24,7 @@ const (
 	DatabaseCAMount = "database/ca"
 	// DatabaseClientMount holds tls.crt and tls.key for the database.
 	DatabaseClientMount = "database/client"
-	// BrokerCredentialsMount holds username and password for the broker.
+	// BrokerCredentialsMount holds username and password for the broker, or what NATS takes instead.
 	BrokerCredentialsMount = "broker/credentials" //nolint:gosec // a directory, no credential
 	// BrokerCAMount holds ca.crt for the broker.
 	BrokerCAMount = "broker/ca"
@@ -49,14 +51,68 @@ type Reference struct {
 	Kind string
 	// Name is that of an object in the resource's own namespace.
 	Name string
-	// Keys are all that is mounted of it, and all of them are needed.
+	// Keys are all that is mounted of it.
 	Keys []string
+	// OneOf are sets of Keys of which exactly one is needed, whole. Nil means that all Keys are.
+	OneOf [][]string
 	// Mount is the directory below the root that holds one file a key.
 	Mount string
 }
 
 // Directory returns the place of the reference's files below a root, such as Root.
 func (r Reference) Directory(root string) string { return path.Join(root, r.Mount) }
+
+// Fault says what is wrong with the keys that the object has, as the end of a sentence about it, such as "has no key
+// password"; empty where nothing is.
+func (r Reference) Fault(has func(key string) bool) string {
+	missing := func(set []string) []string {
+		return slices.DeleteFunc(slices.Clone(set), has)
+	}
+	if r.OneOf == nil {
+		if lacks := missing(r.Keys); len(lacks) > 0 {
+			return "has no key " + strings.Join(lacks, " and no key ")
+		}
+		return ""
+	}
+	var begun, whole []string // sets of which something is there
+	for _, set := range r.OneOf {
+		lacks := missing(set)
+		if len(lacks) == len(set) {
+			continue
+		}
+		begun = append(begun, keyWords(set))
+		if len(lacks) == 0 {
+			whole = append(whole, keyWords(set))
+		}
+	}
+	switch {
+	case len(begun) == 1 && len(whole) == 1:
+		return ""
+	case len(begun) > 1:
+		return "has keys of several logins (" + strings.Join(begun, ", ") + "): keep one"
+	default:
+		return "needs " + r.Wanted()
+	}
+}
+
+// Wanted names the keys that the object needs: "the keys username and password".
+func (r Reference) Wanted() string {
+	if r.OneOf == nil {
+		return keyWords(r.Keys)
+	}
+	sets := make([]string, len(r.OneOf))
+	for i, set := range r.OneOf {
+		sets[i] = keyWords(set)
+	}
+	return strings.Join(sets, ", or ")
+}
+
+func keyWords(keys []string) string {
+	if len(keys) == 1 {
+		return "the key " + keys[0]
+	}
+	return "the keys " + strings.Join(keys, " and ")
+}
 
 // RelayReferences lists what a relay names, in the order of its fields.
 func RelayReferences(relay *v1alpha1.OutboxRelay) []Reference {
@@ -108,7 +164,7 @@ func postgresReferences(field string, p *v1alpha1.Postgres) []Reference {
 func natsReferences(field string, n *v1alpha1.NATSConnection) []Reference {
 	var refs []Reference
 	if n.CredentialsSecretRef != nil {
-		refs = append(refs, credentials(field, n.CredentialsSecretRef.Name, BrokerCredentialsMount))
+		refs = append(refs, natsCredentials(field, n.CredentialsSecretRef.Name))
 	}
 	return append(refs, tlsReferences(field, n.TLS, BrokerCAMount, BrokerClientMount)...)
 }
@@ -118,6 +174,16 @@ func credentials(field, name, mount string) Reference {
 		Field: field + ".credentialsSecretRef", Kind: KindSecret, Name: name,
 		Keys: []string{v1alpha1.KeyUsername, v1alpha1.KeyPassword}, Mount: mount,
 	}
+}
+
+// natsCredentials has all ways to log in to NATS mounted: the keys that the Secret has say which one it is.
+func natsCredentials(field, name string) Reference {
+	ref := credentials(field, name, BrokerCredentialsMount)
+	ref.OneOf = [][]string{
+		ref.Keys, {v1alpha1.KeyNATSToken}, {v1alpha1.KeyNATSNKey}, {v1alpha1.KeyNATSCredentials},
+	}
+	ref.Keys = slices.Concat(ref.OneOf...)
+	return ref
 }
 
 func migrationReference(field string, ref *v1alpha1.SecretReference) []Reference {

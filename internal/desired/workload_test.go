@@ -99,11 +99,14 @@ func TestConfigMapHoldsTheConfiguration(t *testing.T) {
 func TestWhatRollsThePods(t *testing.T) {
 	t.Parallel()
 	live := map[string]func(*v1alpha1.OutboxRelaySpec){
-		"runPolicy":          func(s *v1alpha1.OutboxRelaySpec) { s.RunPolicy = v1alpha1.RunPolicyDrain },
-		"batch.maxMessages":  func(s *v1alpha1.OutboxRelaySpec) { s.Batch.MaxMessages++ },
-		"lease.duration":     func(s *v1alpha1.OutboxRelaySpec) { s.Lease.Duration = "55m" },
-		"statusInterval":     func(s *v1alpha1.OutboxRelaySpec) { s.StatusInterval = "1m" },
-		"destination.nats":   func(s *v1alpha1.OutboxRelaySpec) { s.Destination.NATS.Stream = "OTHER" },
+		"runPolicy":         func(s *v1alpha1.OutboxRelaySpec) { s.RunPolicy = v1alpha1.RunPolicyDrain },
+		"batch.maxMessages": func(s *v1alpha1.OutboxRelaySpec) { s.Batch.MaxMessages++ },
+		"lease.duration":    func(s *v1alpha1.OutboxRelaySpec) { s.Lease.Duration = "55m" },
+		"statusInterval":    func(s *v1alpha1.OutboxRelaySpec) { s.StatusInterval = "1m" },
+		"destination.nats":  func(s *v1alpha1.OutboxRelaySpec) { s.Destination.NATS.Stream = "OTHER" },
+		"messageFormat": func(s *v1alpha1.OutboxRelaySpec) {
+			s.Destination.MessageFormat = v1alpha1.MessageFormatCloudEventsBinary
+		},
 		"maxConnections":     func(s *v1alpha1.OutboxRelaySpec) { s.Source.Postgres.MaxConnections++ },
 		"retryBudget":        func(s *v1alpha1.OutboxRelaySpec) { s.RetryBudget.MaxBackoff = "24h" },
 		"publishedRetention": func(s *v1alpha1.OutboxRelaySpec) { s.Outbox.PublishedRetention = "1h" },

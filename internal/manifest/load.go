@@ -348,20 +348,14 @@ func (l *loader) resolve(doc *document, namespace string, ref desired.Reference)
 	at, there := l.seen[object]
 	if !there {
 		l.problems = append(l.problems, doc.problem(ref.Field, fmt.Sprintf(
-			"%s is not among the files: add it with %s", object, keyWords(ref.Keys))))
+			"%s is not among the files: add it with %s", object, ref.Wanted())))
 		return
 	}
-	for _, key := range ref.Keys {
-		if _, ok := l.set.value(namespace, ref, key); !ok {
-			l.problems = append(l.problems, doc.problem(ref.Field, fmt.Sprintf(
-				"%s (%s) has no key %s", object, at, key)))
-		}
+	fault := ref.Fault(func(key string) bool {
+		_, ok := l.set.value(namespace, ref, key)
+		return ok
+	})
+	if fault != "" {
+		l.problems = append(l.problems, doc.problem(ref.Field, fmt.Sprintf("%s (%s) %s", object, at, fault)))
 	}
-}
-
-func keyWords(keys []string) string {
-	if len(keys) == 1 {
-		return "the key " + keys[0]
-	}
-	return "the keys " + strings.Join(keys, " and ")
 }

@@ -56,27 +56,25 @@ func refuse(reason Reason, field, detail string) error {
 //
 // It refuses, with *Error, what no consumer could read back or a broker could take for an instruction.
 func Encode(m *Message) (Record, error) {
-	if m.Payload == nil && m.Size > 0 {
-		return Record{}, refuse(TooLarge, "payload", "is larger than the relay's batch.maxBytes")
-	}
-	if err := checkTexts(m); err != nil {
+	if err := checkMessage(m); err != nil {
 		return Record{}, err
-	}
-	if len(m.Headers) > MaxHeaders {
-		return Record{}, refuse(TooLarge, "headers", "are more than 64")
 	}
 	headers, err := appendHeaders(appendEnvelope(make([]Header, 0, 10+len(m.Headers)), m), m.Headers)
 	if err != nil {
 		return Record{}, err
 	}
-	sum := 0
-	for i := range headers {
-		sum += len(headers[i].Name) + len(headers[i].Value)
-	}
-	if sum > MaxHeaderBytes {
-		return Record{}, refuse(TooLarge, "headers", "are larger than 48 KiB together")
-	}
 	return Record{Key: []byte(m.OrderingKey), Headers: headers, Body: m.Payload}, nil
+}
+
+// checkMessage refuses what no format carries.
+func checkMessage(m *Message) error {
+	if m.Payload == nil && m.Size > 0 {
+		return refuse(TooLarge, "payload", "is larger than the relay's batch.maxBytes")
+	}
+	if len(m.Headers) > MaxHeaders {
+		return refuse(TooLarge, "headers", "are more than 64")
+	}
+	return checkTexts(m)
 }
 
 // checkTexts refuses envelope texts that a consumer's Decode would refuse.
@@ -148,7 +146,8 @@ func appendEnvelope(headers []Header, m *Message) []Header {
 	return headers
 }
 
-// appendHeaders appends the row's own headers in the order of their names, so that equal messages make equal records.
+// appendHeaders appends the row's own headers in the order of their names, so that equal messages make equal records, and
+// bounds all headers together.
 func appendHeaders(headers []Header, own map[string]string) ([]Header, error) {
 	start := len(headers)
 	for name, value := range own {
@@ -167,10 +166,18 @@ func appendHeaders(headers []Header, own map[string]string) ([]Header, error) {
 		headers = append(headers, Header{name, EscapeValue(value)})
 	}
 	slices.SortFunc(headers[start:], func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
+	sum := 0
+	for i := range headers {
+		sum += len(headers[i].Name) + len(headers[i].Value)
+	}
+	if sum > MaxHeaderBytes {
+		return nil, refuse(TooLarge, "headers", "are larger than 48 KiB together")
+	}
 	return headers, nil
 }
 
-// Decode reads the envelope of a record. The envelope's data is the record's body, not a copy.
+// Decode reads the envelope of a record, whichever Format it has: a consumer needs not be told, and a producer may change
+// from one to another under way. The envelope's data is the record's body, not a copy, unless the format is structured.
 //
 // Event id, type and source must be there. A record without an ordering key is unordered: its key is the event id.
 // Errors are *Error: the record will never decode.
@@ -178,6 +185,17 @@ func Decode(r *Record) (Envelope, error) {
 	if err := checkBounds(r); err != nil {
 		return Envelope{}, err
 	}
+	switch formatOf(r) {
+	case CloudEventsBinary:
+		return decodeBinary(r)
+	case CloudEventsStructured:
+		return decodeStructured(r)
+	default:
+		return decodeNative(r)
+	}
+}
+
+func decodeNative(r *Record) (Envelope, error) {
 	e := Envelope{SchemaVersion: 1, Data: r.Body}
 	var seen uint16
 	for i := range r.Headers {

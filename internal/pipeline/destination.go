@@ -11,6 +11,7 @@ import (
 	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/internal/broker/rabbitmq"
 	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/message"
 )
 
 // destination is a broker that a relay publishes to, with its connections.
@@ -43,7 +44,7 @@ func openDestination(ctx context.Context, cfg config.Relay, name string, log *sl
 				CredentialsDir: cfg.Kafka.CredentialsDir, TLS: endpointTLS(cfg.Kafka.TLS), Name: name, Log: log,
 			}, kafka.PublisherConfig{
 				Topic: cfg.Kafka.Topic, Allowed: cfg.Allowed, Compression: kafka.Compression(cfg.Kafka.Compression),
-				Unordered: unordered,
+				Unordered: unordered, Format: message.Format(cfg.MessageFormat),
 			})
 		case cfg.RabbitMQ != nil:
 			return rabbitmq.NewPublisher(rabbitmq.Config{
@@ -52,6 +53,7 @@ func openDestination(ctx context.Context, cfg config.Relay, name string, log *sl
 			}, rabbitmq.PublisherConfig{
 				Exchange: cfg.RabbitMQ.Exchange, RoutingKey: cfg.RabbitMQ.RoutingKey, Allowed: cfg.Allowed,
 				Topology: rabbitmq.Topology(cfg.RabbitMQ.Topology), Unordered: unordered,
+				Format: message.Format(cfg.MessageFormat),
 			})
 		default:
 			return openNATS(ctx, cfg, name, log)
@@ -70,6 +72,7 @@ func openNATS(ctx context.Context, cfg config.Relay, name string, log *slog.Logg
 	}
 	p, err := nats.NewPublisher(conn, nats.PublisherConfig{
 		Subject: cfg.NATS.Subject, Allowed: cfg.Allowed, Unordered: cfg.Ordering == config.OrderingNone,
+		Format: message.Format(cfg.MessageFormat),
 	})
 	if err != nil {
 		closeSoon(ctx, log, conn.Close)

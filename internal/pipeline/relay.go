@@ -161,7 +161,8 @@ func (p *relayPart) Reconfigure(cfg config.Relay) bool {
 	same := reflect.DeepEqual(p.cfg.Source, cfg.Source) && reflect.DeepEqual(p.cfg.Outbox, cfg.Outbox) &&
 		reflect.DeepEqual(p.cfg.NATS, cfg.NATS) && reflect.DeepEqual(p.cfg.Kafka, cfg.Kafka) &&
 		reflect.DeepEqual(p.cfg.RabbitMQ, cfg.RabbitMQ) && reflect.DeepEqual(p.cfg.Allowed, cfg.Allowed) &&
-		p.cfg.Ordering == cfg.Ordering && p.cfg.OnDeadLetter == cfg.OnDeadLetter && p.cfg.Lease == cfg.Lease
+		p.cfg.MessageFormat == cfg.MessageFormat && p.cfg.Ordering == cfg.Ordering &&
+		p.cfg.OnDeadLetter == cfg.OnDeadLetter && p.cfg.Lease == cfg.Lease
 	return same && p.loop.Reconfigure(relayConfig(cfg, p.holder)) == nil
 }
 

@@ -170,6 +170,11 @@ func (p *planner) nats(namespace string, n *v1alpha1.NATSConnection) error {
 	}
 	name := n.CredentialsSecretRef.Name
 	values := p.secret(namespace, name)
+	if values[v1alpha1.KeyUsername] == "" {
+		return fmt.Errorf("the Secret %s/%s has no %s: the embedded NATS knows %s and %s alone; use those, or run "+
+			"against the real hosts with --external", namespace, name, v1alpha1.KeyUsername, v1alpha1.KeyUsername,
+			v1alpha1.KeyPassword)
+	}
 	return once(p.users, values["username"], values["password"], namespace+"/"+name)
 }
 

@@ -58,8 +58,12 @@ func natsOf(user, stream string) v1alpha1.NATSConnection {
 	return n
 }
 
-// secretOf gives the Secret "user" the user's name and password; "user@2" is the same user with another password.
+// secretOf gives the Secret "user" the user's name and password; "user@2" is the same user with another password, and
+// "token" a token.
 func secretOf(_, name string) map[string]string {
+	if name == "token" {
+		return map[string]string{v1alpha1.KeyNATSToken: "pw-token"}
+	}
 	user, _, _ := strings.Cut(name, "@")
 	return map[string]string{"username": user, "password": "pw-" + name}
 }
@@ -139,6 +143,10 @@ func TestPlan(t *testing.T) {
 				logins:    logins("relay"),
 				streams:   []stream{{"S", []string{"s"}}},
 			},
+		},
+		"the embedded NATS knows users alone": {
+			relays:  []v1alpha1.OutboxRelay{relayOf("orders", "a", "relay", "", "token", "S", "s")},
+			wantErr: "the Secret shop/token has no username: the embedded NATS knows username and password alone",
 		},
 		"a stream takes all that is sent to it or read from it, overlaps once": {
 			relays: []v1alpha1.OutboxRelay{

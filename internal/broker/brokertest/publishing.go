@@ -101,7 +101,7 @@ func refusals(t *testing.T, s *Subject) {
 
 func orderInBatch(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(5, 40)
+	batch := Interleaved(5, 40)
 	for i, c := range publish(t, s.Publisher(t), batch...) {
 		wantOutcome(t, "message "+batch[i].OrderingKey, c, broker.Confirmed, "")
 	}
@@ -110,7 +110,7 @@ func orderInBatch(t *testing.T, s *Subject) {
 
 func restOfKeyWaits(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(2, 4)
+	batch := Interleaved(2, 4)
 	bad := &batch[2] // version 2 of the first key
 	bad.Destination = "elsewhere.entirely"
 	got := publish(t, s.Publisher(t), batch...)
@@ -154,7 +154,7 @@ func sentAgain(t *testing.T, s *Subject) {
 	again := first
 	again.RepublishID = 7
 	for _, m := range []message.Message{first, again, again} {
-		mustPublish(t, p, m)
+		PublishAll(t, p, m)
 	}
 	stored := s.Stored(t)
 	if s.Dedupes && len(stored) != 2 || len(stored) < 2 {
@@ -173,7 +173,7 @@ func lostAnswer(t *testing.T, s *Subject) {
 		return
 	}
 	p := s.Publisher(t)
-	mustPublish(t, p, Message("warm-up", 1))
+	PublishAll(t, p, Message("warm-up", 1))
 	m := Message("order-7", 1)
 	lost := s.LoseAnswer(m.ID.String())
 	late := time.After(answerTime / 2)
@@ -193,7 +193,7 @@ func lostAnswer(t *testing.T, s *Subject) {
 	if stored := s.Stored(t); len(stored) != 2 {
 		t.Fatalf("%d messages stored, want the broker to hold what it could not confirm", len(stored))
 	}
-	mustPublish(t, p, m)
+	PublishAll(t, p, m)
 	wantStoredInOrder(t, s, []message.Message{m}, !s.Dedupes)
 }
 
@@ -203,9 +203,9 @@ func silentPublish(t *testing.T, s *Subject) {
 		return
 	}
 	p := s.Publisher(t)
-	mustPublish(t, p, Message("warm-up", 1))
+	PublishAll(t, p, Message("warm-up", 1))
 	s.Silence()
-	batch := interleaved(3, 3)
+	batch := Interleaved(3, 3)
 	for i := range batch { // more than sockets buffer
 		batch[i].Payload = make([]byte, s.MaxPayload/2)
 		batch[i].Size = len(batch[i].Payload)
@@ -230,14 +230,14 @@ func silentPublish(t *testing.T, s *Subject) {
 		}
 	}
 	s.Restore()
-	mustPublish(t, p, batch...)
+	PublishAll(t, p, batch...)
 	wantStoredInOrder(t, s, batch, true)
 }
 
 func endedContext(t *testing.T, s *Subject) {
 	t.Helper()
 	p := s.Publisher(t)
-	mustPublish(t, p, Message("warm-up", 1))
+	PublishAll(t, p, Message("warm-up", 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	m := Message("order-7", 1)
@@ -248,7 +248,7 @@ func endedContext(t *testing.T, s *Subject) {
 	if got[0].Outcome == broker.Unavailable && len(s.Stored(t)) != 1 {
 		t.Error("a message that was not sent is at the broker")
 	}
-	mustPublish(t, p, m)
+	PublishAll(t, p, m)
 }
 
 func publishThroughCuts(t *testing.T, s *Subject) {
@@ -276,12 +276,12 @@ func publishThrough(t *testing.T, s *Subject, fault func()) {
 	p := s.Publisher(t)
 	var all []message.Message
 	for round := range 3 {
-		batch := interleaved(4, 25)
+		batch := Interleaved(4, 25)
 		all = append(all, batch...)
 		var under sync.WaitGroup
 		under.Go(fault)
 		for start := 0; start < len(batch); start += 20 {
-			mustPublish(t, p, batch[start:start+20]...)
+			PublishAll(t, p, batch[start:start+20]...)
 		}
 		under.Wait()
 		if t.Failed() {
@@ -299,7 +299,7 @@ func concurrentBatches(t *testing.T, s *Subject) {
 	var lanes sync.WaitGroup
 	for range 4 {
 		lanes.Go(func() {
-			batch := interleaved(3, 20)
+			batch := Interleaved(3, 20)
 			mu.Lock()
 			all = append(all, batch...)
 			mu.Unlock()

@@ -85,8 +85,8 @@ func wantEach(t *testing.T, batch []message.Message, deliveries []broker.Deliver
 
 func deliveriesInOrder(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(4, 50)
-	mustPublish(t, s.Publisher(t), batch...)
+	batch := Interleaved(4, 50)
+	PublishAll(t, s.Publisher(t), batch...)
 	stored := s.Stored(t)
 	r := s.Receiver(t, "d", 64)
 	var got []broker.Delivery
@@ -111,8 +111,8 @@ func deliveriesInOrder(t *testing.T, s *Subject) {
 
 func prefetch(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(4, 10)
-	mustPublish(t, s.Publisher(t), batch...)
+	batch := Interleaved(4, 10)
+	PublishAll(t, s.Publisher(t), batch...)
 	r := s.Receiver(t, "d", 7)
 	got := receive(t, r, 7)
 	if len(got) != 7 {
@@ -139,8 +139,8 @@ func receiveEnds(t *testing.T, s *Subject) {
 
 func release(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(2, 2)
-	mustPublish(t, s.Publisher(t), batch...)
+	batch := Interleaved(2, 2)
+	PublishAll(t, s.Publisher(t), batch...)
 	r := s.Receiver(t, "d", 10)
 	got := receive(t, r, 4)
 	const pause = time.Second
@@ -149,7 +149,7 @@ func release(t *testing.T, s *Subject) {
 		t.Fatal(err)
 	}
 	ack(t, got[1:]...)
-	mustPublish(t, s.Publisher(t), Message("other", 1)) // not held up by the released one
+	PublishAll(t, s.Publisher(t), Message("other", 1)) // not held up by the released one
 	other := receive(t, r, 1)[0]
 	ack(t, other)
 	again := receive(t, r, 1)[0]
@@ -172,8 +172,8 @@ func release(t *testing.T, s *Subject) {
 
 func drain(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(3, 10)
-	mustPublish(t, s.Publisher(t), batch...)
+	batch := Interleaved(3, 10)
+	PublishAll(t, s.Publisher(t), batch...)
 	r := s.Receiver(t, "d", 12)
 	got := receive(t, r, 1)
 	ack(t, got...)
@@ -195,8 +195,8 @@ func drain(t *testing.T, s *Subject) {
 
 func crash(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(3, 5)
-	mustPublish(t, s.Publisher(t), batch...)
+	batch := Interleaved(3, 5)
+	PublishAll(t, s.Publisher(t), batch...)
 	r := s.Receiver(t, "d", 100)
 	if r.Crash == nil {
 		return
@@ -219,11 +219,11 @@ func crash(t *testing.T, s *Subject) {
 
 func sharedDurable(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(10, 10)
+	batch := Interleaved(10, 10)
 	a, b := s.Receiver(t, "d", 5), s.Receiver(t, "d", 5)
 	nothing(t, a, "of an empty stream")
 	nothing(t, b, "of an empty stream")
-	mustPublish(t, s.Publisher(t), batch...)
+	PublishAll(t, s.Publisher(t), batch...)
 	counts := make(map[string]int)
 	shares := [2]int{}
 	for turn := 0; len(counts) < len(batch); turn++ {
@@ -255,8 +255,8 @@ func sharedDurable(t *testing.T, s *Subject) {
 
 func twoDurables(t *testing.T, s *Subject) {
 	t.Helper()
-	batch := interleaved(3, 3)
-	mustPublish(t, s.Publisher(t), batch...)
+	batch := Interleaved(3, 3)
+	PublishAll(t, s.Publisher(t), batch...)
 	for _, durable := range []string{"one", "two"} {
 		got := receive(t, s.Receiver(t, durable, 100), len(batch))
 		wantEach(t, batch, got)
@@ -298,8 +298,8 @@ func receiveThrough(t *testing.T, s *Subject, fault func()) {
 	t.Helper()
 	r := s.Receiver(t, "d", 30)
 	p := s.Publisher(t)
-	batch := interleaved(4, 30)
-	mustPublish(t, p, batch[:len(batch)/2]...)
+	batch := Interleaved(4, 30)
+	PublishAll(t, p, batch[:len(batch)/2]...)
 	first := make(map[string]bool)
 	step := func(until int) {
 		for len(first) < until {
@@ -313,7 +313,7 @@ func receiveThrough(t *testing.T, s *Subject, fault func()) {
 	}
 	step(len(batch) / 4)
 	fault()
-	mustPublish(t, p, batch[len(batch)/2:]...)
+	PublishAll(t, p, batch[len(batch)/2:]...)
 	step(len(batch) / 2)
 	fault()
 	step(len(batch))

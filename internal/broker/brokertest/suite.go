@@ -27,6 +27,8 @@ type Subject struct {
 
 	// Publisher returns a publisher over a connection of its own, closed when the test ends.
 	Publisher func(t *testing.T) broker.Publisher
+	// Formatted is Publisher for another format of messages than message.Native.
+	Formatted func(t *testing.T, format message.Format) broker.Publisher
 	// Receiver returns a receiver on the durable, closed when the test ends.
 	Receiver func(t *testing.T, durable string, prefetch int) Receiver
 	// Stored returns what the broker holds, in its order. It works also while clients are cut off.
@@ -72,6 +74,8 @@ func RunPublisher(t *testing.T, subject func(t *testing.T) *Subject) {
 	t.Helper()
 	runCases(t, subject, map[string]func(*testing.T, *Subject){
 		"a confirmed message is at the broker, byte for byte":       confirmedIsStored,
+		"a message of each format comes back as it went":            eachFormat,
+		"what no CloudEvent can say is refused alone":               refusedEvents,
 		"an empty batch has an empty answer":                        emptyBatch,
 		"one refused message leaves its neighbours alone":           refusals,
 		"messages of one key keep their order in a batch":           orderInBatch,
@@ -158,9 +162,9 @@ func publish(t *testing.T, p broker.Publisher, batch ...message.Message) []broke
 	return got
 }
 
-// mustPublish publishes again, with the same ids, what was not confirmed, as a relay does: in order, and a key's later
+// PublishAll publishes again, with the same ids, what was not confirmed, as a relay does: in order, and a key's later
 // messages only with or after its earlier ones.
-func mustPublish(t *testing.T, p broker.Publisher, batch ...message.Message) {
+func PublishAll(t *testing.T, p broker.Publisher, batch ...message.Message) {
 	t.Helper()
 	deadline, cancel := context.WithTimeout(t.Context(), healTime)
 	defer cancel()
@@ -198,13 +202,18 @@ func wantOutcome(t *testing.T, what string, got broker.Confirmation, outcome bro
 	}
 }
 
-// wantStoredInOrder checks that the broker holds all messages, and that the first copies of each key's are in the order
-// of their versions; once each where the broker dedupes.
+// wantStoredInOrder is WantInOrder with what the subject's broker holds.
 func wantStoredInOrder(t *testing.T, s *Subject, batch []message.Message, copies bool) {
+	t.Helper()
+	WantInOrder(t, s.Stored(t), batch, copies)
+}
+
+// WantInOrder checks that the broker holds all messages, and that the first copies of each key's are in the order of
+// their versions, which begin with 1; once each where there are to be no copies.
+func WantInOrder(t *testing.T, stored []Stored, batch []message.Message, copies bool) {
 	t.Helper()
 	count := make(map[string]int)
 	next := make(map[string]int64)
-	stored := s.Stored(t)
 	for i := range stored {
 		e, err := message.Decode(&stored[i].Record)
 		if err != nil {
@@ -229,8 +238,8 @@ func wantStoredInOrder(t *testing.T, s *Subject, batch []message.Message, copies
 	}
 }
 
-// interleaved returns n versions of each of k keys, as a busy outbox mixes them.
-func interleaved(k, n int) []message.Message {
+// Interleaved returns n versions of each of k keys, as a busy outbox mixes them.
+func Interleaved(k, n int) []message.Message {
 	run := rand.Text()[:6]
 	batch := make([]message.Message, 0, k*n)
 	for v := range n {

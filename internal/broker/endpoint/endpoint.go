@@ -114,16 +114,19 @@ const maxSecretBytes = 1 << 20
 // Credentials reads the files username and password of a mounted Secret. Absent files are an error that names the file
 // and nothing of its content.
 func Credentials(dir string) (username, password string, err error) {
-	if username, err = readSecret(filepath.Join(dir, "username")); err != nil {
+	if username, err = ReadSecret(dir, "username"); err != nil {
 		return "", "", err
 	}
-	if password, err = readSecret(filepath.Join(dir, "password")); err != nil {
+	if password, err = ReadSecret(dir, "password"); err != nil {
 		return "", "", err
 	}
 	return username, password, nil
 }
 
-func readSecret(path string) (string, error) {
+// ReadSecret reads one file of a mounted Secret, without the line breaks at its end. Its errors name the file and nothing
+// of its content; that of an absent file is os.ErrNotExist.
+func ReadSecret(dir, name string) (string, error) {
+	path := filepath.Join(dir, name)
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", fmt.Errorf("read credentials: %w", err)

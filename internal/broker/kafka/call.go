@@ -95,7 +95,7 @@ func (c *call) build() {
 				"the destination is not in destination.allowed: add it, or correct the row"))
 			continue
 		}
-		rec, refusal := broker.Encode(m)
+		rec, refusal := broker.Encode(m, c.publisher.publish.Format, message.KafkaBinding)
 		if refusal != nil {
 			c.settleLocked(i, *refusal)
 			continue

@@ -23,6 +23,8 @@ type PublisherConfig struct {
 	Compression Compression
 	// Unordered lets a message be sent after an earlier one of its key was refused (ordering.mode None).
 	Unordered bool
+	// Format is how messages are laid out. Defaults to message.Native.
+	Format message.Format
 }
 
 // maxIdle bounds the clients that are kept for the next Publish: as many as lanes that publish side by side.
@@ -64,6 +66,9 @@ func NewPublisher(cfg Config, publish PublisherConfig) (*Publisher, error) {
 	}
 	if _, err := codec(publish.Compression); err != nil {
 		return nil, err
+	}
+	if err := publish.Format.Validate(); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	return &Publisher{
 		cfg: cfg, publish: publish, destinations: destinations, open: make(map[*client]struct{}),

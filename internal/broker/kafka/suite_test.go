@@ -99,12 +99,14 @@ func newSubject(t *testing.T) *brokertest.Subject {
 	server.CreateTopic(allowed, 1, nil)
 	proxy := testkit.Proxy(t, server.Addr())
 	cfg := testConfig(server, proxy)
+	formatted := func(t *testing.T, format message.Format) broker.Publisher {
+		t.Helper()
+		return newPublisher(t, cfg, PublisherConfig{Topic: events, Allowed: []string{events + ".*"}, Format: format})
+	}
 	s := &brokertest.Subject{
 		Allowed: allowed, Unroutable: events + ".nobody", MaxPayload: 1 << 19, Resends: true,
-		Publisher: func(t *testing.T) broker.Publisher {
-			t.Helper()
-			return newPublisher(t, cfg, PublisherConfig{Topic: events, Allowed: []string{events + ".*"}})
-		},
+		Publisher: func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
+		Formatted: formatted,
 		Stored: func(t *testing.T) []brokertest.Stored {
 			t.Helper()
 			return stored(t, server, events, allowed)

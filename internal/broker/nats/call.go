@@ -211,13 +211,9 @@ func (c *call) build(s *session, i int) (*natsgo.Msg, *broker.Confirmation) {
 		)
 		return nil, &r
 	}
-	rec, err := encode(m)
-	if err != nil {
-		r := broker.Refusal(err)
-		if errors.Is(err, errPanic) {
-			r.Reason, r.Detail = broker.ReasonPanic, "encoding the message panicked"
-		}
-		return nil, &r
+	rec, refusal := broker.Encode(m, c.publisher.cfg.Format, message.NATSBinding)
+	if refusal != nil {
+		return nil, refusal
 	}
 	msg := wireMessage(&rec, c.publisher.transportID(m), c.publisher.conn.cfg.Stream)
 	if size := wireSize(msg); size > s.maxPayload {
@@ -477,18 +473,6 @@ func (c *call) unanswered() broker.Confirmation {
 		r.Detail = "something else than the stream answers on the subject: check nats.stream and nats.subject"
 	}
 	return r
-}
-
-var errPanic = errors.New("panic")
-
-// encode is message.Encode, except that a panic is an error of this message.
-func encode(m *message.Message) (rec message.Record, err error) {
-	defer func() {
-		if recover() != nil {
-			err = errPanic
-		}
-	}()
-	return message.Encode(m) //nolint:wrapcheck // classified by the caller
 }
 
 func confirmed(stream string, sequence uint64) broker.Confirmation {

@@ -34,7 +34,8 @@ type Config struct {
 	// Stream is the one stream that messages go to or come from.
 	Stream   string
 	Topology Topology
-	// CredentialsDir holds the files username and password, read again for each connection; empty means none.
+	// CredentialsDir holds one of: the files username and password; nats-token; nkey, a user's seed; user.creds, a user's
+	// JWT and seed. They are read again for each connection; empty means that none are sent.
 	CredentialsDir string
 	TLS            endpoint.TLS
 	// Name is what the server shows for the connection, such as "relay shop/orders".

@@ -217,26 +217,20 @@ func (c *Conn) connectTo(ctx context.Context, server string) (*session, *broker.
 	if err != nil {
 		return nil, &broker.Error{Reason: broker.ReasonTLSFailed, Detail: "mend the TLS files", Err: err}
 	}
-	login := func(*natsgo.Options) error { return nil }
-	if dir := c.cfg.CredentialsDir; dir != "" {
-		username, password, err := endpoint.Credentials(dir)
-		if err != nil {
-			return nil, &broker.Error{
-				Reason: broker.ReasonNoCredentials, Detail: "create the Secret with username and password", Err: err,
-			}
-		}
-		login = natsgo.UserInfo(username, password)
+	login, failure := readLogin(c.cfg.CredentialsDir)
+	if failure != nil {
+		return nil, failure
 	}
 	s := &session{done: make(chan struct{}), watchers: make(map[int]func(denied))}
 	d := &dialer{ctx: ctx, allow: c.cfg.AllowLinkLocal, now: c.now}
-	s.nc, err = natsgo.Connect("nats://"+server, secure, login,
+	s.nc, err = natsgo.Connect("nats://"+server, secure, login.option,
 		natsgo.Name(c.cfg.Name), natsgo.NoReconnect(), natsgo.Timeout(dialTimeout), natsgo.SetCustomDialer(d),
 		natsgo.SkipHostLookup(), natsgo.IgnoreDiscoveredServers(),
 		natsgo.PingInterval(pingInterval), natsgo.MaxPingsOutstanding(2),
 		natsgo.ClosedHandler(func(*natsgo.Conn) { close(s.done) }),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) { s.asyncError(err) }))
 	if err != nil {
-		return nil, connectError(server, err)
+		return nil, connectError(server, login.what, err)
 	}
 	s.raw, s.maxPayload = d.conn, s.nc.MaxPayload()
 	if s.js, err = jetstream.New(s.nc); err != nil {
@@ -251,7 +245,7 @@ func (c *Conn) connectTo(ctx context.Context, server string) (*session, *broker.
 }
 
 // connectError says what keeps us from the server, in words of ours: the error's own may be the server's.
-func connectError(server string, err error) *broker.Error {
+func connectError(server, login string, err error) *broker.Error {
 	e := &broker.Error{
 		Reason: broker.ReasonUnreachable, Detail: "cannot reach " + server + ": check host, port and network",
 	}
@@ -259,7 +253,9 @@ func connectError(server string, err error) *broker.Error {
 	var name *net.DNSError
 	switch {
 	case isAuthError(err):
-		e.Reason, e.Detail = broker.ReasonAuthFailed, server+" refuses the login: check the Secret's username and password"
+		e.Reason, e.Detail = broker.ReasonAuthFailed, server+" refuses the login: check "+login
+	case errors.Is(err, natsgo.ErrNkeysNotSupported):
+		e.Reason, e.Detail = broker.ReasonAuthFailed, server+" takes no NKeys: configure it, or log in another way"
 	case errors.Is(err, natsgo.ErrSecureConnWanted):
 		e.Reason, e.Detail = broker.ReasonTLSFailed, server+" offers no TLS: turn it on there, or set tls.mode"
 	case errors.Is(err, natsgo.ErrTLS):

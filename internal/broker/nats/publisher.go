@@ -25,11 +25,16 @@ type PublisherConfig struct {
 	Window int
 	// Unordered sends the messages of one key side by side (ordering.mode None).
 	Unordered bool
+	// Format is how messages are laid out. Defaults to message.Native.
+	Format message.Format
 }
 
 const (
 	defaultWindow = 512
 	maxResent     = 1024 // event ids whose next transport id is remembered
+
+	republishMark = "~" // between an event id and the number of the request that sends it again
+	resentMark    = "/" // before the number of a further transport id
 
 	verificationMark = "V" // before a message's number in the subject of a read; no digit to base 36
 )
@@ -77,6 +82,9 @@ func NewPublisher(conn *Conn, cfg PublisherConfig) (*Publisher, error) {
 	}
 	destinations, err := broker.NewDestinations(cfg.Subject, cfg.Allowed)
 	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	if err := cfg.Format.Validate(); err != nil {
 		return nil, fmt.Errorf("nats: %w", err)
 	}
 	if cfg.Window <= 0 {
@@ -286,10 +294,10 @@ func (p *Publisher) transportID(m *message.Message) string {
 	p.mu.Unlock()
 	id := m.ID.String()
 	if m.RepublishID != 0 {
-		id += "~" + strconv.FormatInt(m.RepublishID, 10)
+		id += republishMark + strconv.FormatInt(m.RepublishID, 10)
 	}
 	if n != 0 {
-		id += "/" + strconv.Itoa(n)
+		id += resentMark + strconv.Itoa(n)
 	}
 	return id
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/postrider/postrider/internal/broker/brokertest"
 	"github.com/postrider/postrider/internal/broker/endpoint"
 	"github.com/postrider/postrider/internal/local"
+	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -113,14 +114,16 @@ func newSubject(t *testing.T) *brokertest.Subject {
 	stream := server.Stream(jetstream.StreamConfig{Storage: jetstream.FileStorage})
 	proxy := testkit.Proxy(t, server.Addr())
 	cfg := testConfig(proxy.Addr(), stream.Name)
+	formatted := func(t *testing.T, format message.Format) broker.Publisher {
+		t.Helper()
+		return newPublisher(t, dial(t, cfg), PublisherConfig{
+			Subject: stream.Subject("events"), Allowed: []string{stream.Prefix + ".*", "nobody.*"}, Format: format,
+		})
+	}
 	s := &brokertest.Subject{
 		Allowed: stream.Subject("eu"), Unroutable: "nobody." + stream.Name, MaxPayload: 1 << 19, Dedupes: true,
-		Publisher: func(t *testing.T) broker.Publisher {
-			t.Helper()
-			return newPublisher(t, dial(t, cfg), PublisherConfig{
-				Subject: stream.Subject("events"), Allowed: []string{stream.Prefix + ".*", "nobody.*"},
-			})
-		},
+		Publisher: func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
+		Formatted: formatted,
 		Receiver: func(t *testing.T, durable string, prefetch int) brokertest.Receiver {
 			t.Helper()
 			conn := dial(t, cfg)

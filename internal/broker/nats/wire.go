@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -86,7 +87,8 @@ func plainAck(data []byte, stream string) (uint64, bool) {
 	return n, n > 0
 }
 
-// parseStored reads the event id of a message that the stream shows, and false where it shows none.
+// parseStored reads the event id of a message that the stream shows, whatever its format, from the id that it dedupes by:
+// see Publisher.transportID. It says false where the stream shows none.
 func parseStored(data []byte) (eventID string, found bool) {
 	var answer struct {
 		Message *struct {
@@ -100,11 +102,15 @@ func parseStored(data []byte) (eventID string, found bool) {
 	if err != nil {
 		return "", false
 	}
-	values := header[message.HeaderEventID]
+	values := header[jetstream.MsgIDHeader]
 	if len(values) == 0 {
 		return "", false
 	}
-	return values[0], true
+	eventID = values[0]
+	if end := strings.IndexAny(eventID, republishMark+resentMark); end >= 0 {
+		eventID = eventID[:end]
+	}
+	return eventID, true
 }
 
 // replyTokens are the parts of a delivery's reply subject that we need.

@@ -266,13 +266,6 @@ func TestParseDenied(t *testing.T) {
 	}
 }
 
-func TestEncodingThatPanicsIsAMessagesOwnFailure(t *testing.T) {
-	t.Parallel()
-	if _, err := encode(nil); !errors.Is(err, errPanic) {
-		t.Errorf("encode(nil) = %v", err)
-	}
-}
-
 func TestChainLinksTheMessagesOfAKey(t *testing.T) {
 	t.Parallel()
 	batch := keyed("a", "b", "a", "c", "b", "a")

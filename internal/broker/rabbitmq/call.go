@@ -218,21 +218,25 @@ func (c *call) build(i int) (*amqp.Publishing, target, *broker.Confirmation) {
 			"the destination is not in destination.allowed: add it, or correct the row")
 		return nil, to, &r
 	}
-	rec, refusal := broker.Encode(m)
+	rec, refusal := broker.Encode(m, cfg.Format, message.AMQPBinding)
 	if refusal != nil {
 		return nil, to, refusal
 	}
-	return wirePublishing(m, &rec), to, nil
+	return wirePublishing(m, &rec, cfg.Format), to, nil
 }
 
 // wirePublishing returns the record as AMQP carries it. The event id is the message id: a return is matched by it.
-func wirePublishing(m *message.Message, rec *message.Record) *amqp.Publishing {
+func wirePublishing(m *message.Message, rec *message.Record, format message.Format) *amqp.Publishing {
 	headers := make(amqp.Table, len(rec.Headers))
 	for _, h := range rec.Headers {
 		headers[h.Name] = h.Value
 	}
+	contentType := m.ContentType
+	if format == message.CloudEventsStructured { // the body is the event
+		contentType, _ = rec.Header(message.HeaderContentType)
+	}
 	return &amqp.Publishing{
-		Headers: headers, ContentType: m.ContentType, DeliveryMode: amqp.Persistent, MessageId: m.ID.String(),
+		Headers: headers, ContentType: shortText(contentType), DeliveryMode: amqp.Persistent, MessageId: m.ID.String(),
 		Timestamp: m.OccurredAt, Type: shortText(m.Type), Body: rec.Body,
 	}
 }

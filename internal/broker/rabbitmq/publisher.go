@@ -27,6 +27,8 @@ type PublisherConfig struct {
 	Window int
 	// Unordered sends the messages of one key side by side (ordering.mode None).
 	Unordered bool
+	// Format is how messages are laid out. Defaults to message.Native.
+	Format message.Format
 }
 
 const (
@@ -81,6 +83,9 @@ func NewPublisher(cfg Config, publish PublisherConfig) (*Publisher, error) {
 	case Verify, Declare:
 	default:
 		return nil, fmt.Errorf("rabbitMQ.topology is neither %s nor %s", Verify, Declare)
+	}
+	if err := publish.Format.Validate(); err != nil {
+		return nil, fmt.Errorf("rabbitMQ: %w", err)
 	}
 	if publish.Window <= 0 {
 		publish.Window = defaultWindow

@@ -119,15 +119,17 @@ func newSubject(t *testing.T) *brokertest.Subject {
 	declare(t, server)
 	proxy := testkit.Proxy(t, server.Addr())
 	cfg := testConfig(t, server, proxy.Addr())
+	formatted := func(t *testing.T, format message.Format) broker.Publisher {
+		t.Helper()
+		return newPublisher(t, cfg, PublisherConfig{
+			Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify,
+			Allowed: []string{"orders.*", "nobody.*"}, Format: format,
+		})
+	}
 	s := &brokertest.Subject{
 		Allowed: "orders.eu", Unroutable: "nobody.eu", MaxPayload: 1 << 20,
-		Publisher: func(t *testing.T) broker.Publisher {
-			t.Helper()
-			return newPublisher(t, cfg, PublisherConfig{
-				Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify,
-				Allowed: []string{"orders.*", "nobody.*"},
-			})
-		},
+		Publisher: func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
+		Formatted: formatted,
 		Stored: func(t *testing.T) []brokertest.Stored {
 			t.Helper()
 			return stored(t, server)
