@@ -74,7 +74,9 @@ const (
 	ReasonBlocked          Reason = "BrokerBlocked"
 	ReasonNoAnswer         Reason = "NoAnswer"
 	ReasonNotSent          Reason = "NotSent"
-	ReasonBrokerError      Reason = "BrokerError"
+	// ReasonOffsetGone: the next message of a partition was deleted before it was read.
+	ReasonOffsetGone  Reason = "OffsetOutOfRange"
+	ReasonBrokerError Reason = "BrokerError"
 )
 
 // WholeBroker says whether the reason concerns the connection, and so every message, whatever its destination.

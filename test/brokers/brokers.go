@@ -26,7 +26,7 @@ const (
 	portTries    = 5 // a free port may be taken by another process before the server has it
 	fetchTries   = 3 // registries have their moments
 	fetchPause   = 2 * time.Second
-	startTimeout = 3 * time.Minute // on a very busy machine
+	startTimeout = 15 * time.Minute // on a very busy machine
 	stopTimeout  = 5 * time.Second
 )
 

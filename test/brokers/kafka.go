@@ -273,6 +273,9 @@ func kafkaProperties(more map[string]string, ports kafkaPorts) string {
 		"share.coordinator.state.topic.replication.factor": "1", "share.coordinator.state.topic.min.isr": "1",
 		"share.coordinator.state.topic.num.partitions": "1",
 		"group.initial.rebalance.delay.ms":             "0", "log.cleaner.dedupe.buffer.size": "10485760",
+		// Everything is allowed but what a test denies the SASL user.
+		"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+		"super.users":           "User:ANONYMOUS", "allow.everyone.if.no.acl.found": "true",
 		"group.min.session.timeout.ms": "1000", "num.network.threads": "2", "num.io.threads": "4",
 	}
 	maps.Copy(all, more)

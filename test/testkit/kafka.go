@@ -13,7 +13,7 @@ import (
 )
 
 // firstStart bounds a start that may have to fetch the server.
-const firstStart = 5 * time.Minute
+const firstStart = 20 * time.Minute
 
 // KafkaBroker is a real Apache Kafka.
 type KafkaBroker struct {

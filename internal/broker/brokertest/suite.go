@@ -25,6 +25,13 @@ type Subject struct {
 	// Resends says that the client sends again by itself what lost its answer, and that the broker stores it once.
 	Resends bool
 
+	// InPartitions says that the broker's order is one of partitions, which a consumer reads without passing anything: a
+	// released delivery holds up what is behind it in its partition.
+	InPartitions bool
+	// ForgetsDeliveries says that the broker does not count how often it has handed out a message: a receiver knows only
+	// of what was released to itself.
+	ForgetsDeliveries bool
+
 	// Publisher returns a publisher over a connection of its own, closed when the test ends.
 	Publisher func(t *testing.T) broker.Publisher
 	// Formatted is Publisher for another format of messages than message.Native.
