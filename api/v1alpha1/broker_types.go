@@ -116,6 +116,24 @@ const (
 	CompressionZstd Compression = "Zstd"
 )
 
+// GroupName is the name of a Kafka consumer group.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._/:-]+$')",message="must be a group's name of letters, digits, dots, /, :, _ and -"
+type GroupName string
+
+// OffsetReset says what becomes of a partition whose next message is gone.
+// +kubebuilder:validation:Enum=Fail;Earliest
+type OffsetReset string
+
+// The resets.
+const (
+	// OffsetResetFail stops at the partition and says so.
+	OffsetResetFail OffsetReset = "Fail"
+	// OffsetResetEarliest goes on with the oldest message that is left.
+	OffsetResetEarliest OffsetReset = "Earliest"
+)
+
 // KafkaSASL says how a client proves who it is.
 type KafkaSASL struct {
 	// mechanism is the SASL mechanism that the listener of bootstrapServers takes. A change is taken over live.

@@ -102,6 +102,8 @@ const (
 	ReasonStreamFull = "StreamFull"
 	// ReasonTopologyMismatch says that stream or durable are set up otherwise than the resource needs.
 	ReasonTopologyMismatch = "TopologyMismatch"
+	// ReasonOffsetOutOfRange says that a partition's next message was deleted before it was consumed.
+	ReasonOffsetOutOfRange = "OffsetOutOfRange"
 	// ReasonNoAnswer says that the broker did not answer in time.
 	ReasonNoAnswer = "NoAnswer"
 	// ReasonBrokerError says that the broker refuses to work for another reason.

@@ -51,6 +51,7 @@ type InboxConsumerList struct {
 
 // InboxConsumerSpec is what a consumer should do.
 // +kubebuilder:validation:XValidation:rule="!has(self.source.nats) || self.ordering.mode != 'PerKey' || self.ordering.versions == 'Enforce' || self.ordering.delivery == 'SingleActive'",fieldPath=".ordering",message="with nats, ordering.mode PerKey needs ordering.versions Enforce or ordering.delivery SingleActive: redeliveries come out of order; or choose mode None"
+// +kubebuilder:validation:XValidation:rule="!has(self.source.kafka) || self.ordering.delivery == 'Shared'",fieldPath=".ordering.delivery",message="with kafka, ordering.delivery must be Shared: a partition keeps its order and is with one replica anyway"
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas * self.inbox.postgres.maxConnections <= 1000",fieldPath=".replicas",message="replicas times inbox.postgres.maxConnections must not exceed 1000 connections: lower one of them"
 type InboxConsumerSpec struct {
 	// runPolicy says whether the consumer applies messages. Pause keeps the connections and takes nothing; Drain
@@ -122,11 +123,44 @@ type InboxConsumerSpec struct {
 }
 
 // ConsumerSource is the broker that messages come from. Exactly one broker is set.
-// +kubebuilder:validation:ExactlyOneOf=nats
+// +kubebuilder:validation:ExactlyOneOf=kafka;nats
 type ConsumerSource struct {
+	// kafka is a consumer group that reads topics of a Kafka cluster.
+	// +optional
+	Kafka *KafkaSource `json:"kafka,omitempty"`
+
 	// nats is a durable consumer of a JetStream stream.
 	// +optional
 	NATS *NATSSource `json:"nats,omitempty"`
+}
+
+// KafkaSource is a consumer group that reads topics of a Kafka cluster. A group that is new begins at the oldest
+// message that the topics hold.
+type KafkaSource struct {
+	KafkaConnection `json:",inline"`
+
+	// topics are 1 to 16 topics to consume. They are never made by the consumer: while one is missing, condition
+	// SourceReachable says how to make it, and the others are read. Under ordering.versions Enforce a consumer needs
+	// all messages of a producer's destination. A change is taken over live.
+	// +required
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	Topics []TopicName `json:"topics,omitempty"`
+
+	// group is the consumer group at the broker, at most 255 bytes. Unset, it is consumerName with _ for each /, such as
+	// shop_billing. Consumers that share one group share its messages. Each partition is with one replica at a time:
+	// replicas beyond the number of partitions wait. A change is taken over live; the new group starts at the oldest
+	// message, and the inbox drops what was applied before.
+	// +optional
+	Group GroupName `json:"group,omitempty"`
+
+	// offsetReset says what becomes of a partition whose next message was deleted before it was consumed. Fail stops at
+	// the partition and says so in SourceReachable, while the others go on; Earliest goes on with the oldest message that
+	// is left. A change is taken over live. Defaults to Fail.
+	// +optional
+	// +kubebuilder:default=Fail
+	OffsetReset OffsetReset `json:"offsetReset,omitempty"`
 }
 
 // NATSSource is a durable consumer of a JetStream stream.
@@ -306,7 +340,8 @@ type ConsumerOrdering struct {
 
 	// delivery says how many messages may be with consumers at once. Shared lets all replicas work; SingleActive
 	// hands out the next message only when the last is acknowledged, which is slow and keeps the stream's order
-	// without versions. A change is taken over live. Defaults to Shared.
+	// without versions; kafka keeps it by its partitions and takes Shared only. A change is taken over live. Defaults
+	// to Shared.
 	// +optional
 	// +kubebuilder:default=Shared
 	Delivery DeliveryPolicy `json:"delivery,omitempty"`
@@ -397,7 +432,7 @@ type InboxConsumerStatus struct {
 	// +optional
 	DeadLetters *DeadLetterCount `json:"deadLetters,omitempty"`
 
-	// source names the broker and what is consumed, such as nats/ORDERS.
+	// source names the broker and what is consumed, such as nats/ORDERS or kafka/orders.events.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=300

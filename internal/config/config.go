@@ -170,7 +170,7 @@ type NATS struct {
 	Durable string `json:"durable,omitempty"`
 }
 
-// Kafka says how to reach a Kafka cluster.
+// Kafka says how to reach a Kafka cluster, for a relay or a consumer.
 type Kafka struct {
 	// BootstrapServers are host:port.
 	BootstrapServers []string `json:"bootstrapServers"`
@@ -181,9 +181,15 @@ type Kafka struct {
 	// TLS says how the connection is protected.
 	TLS TLS `json:"tls"`
 	// Topic is the relay's default destination.
-	Topic string `json:"topic"`
-	// Compression is None, Gzip, Snappy, Lz4 or Zstd.
-	Compression string `json:"compression"`
+	Topic string `json:"topic,omitempty"`
+	// Compression is None, Gzip, Snappy, Lz4 or Zstd, for a relay.
+	Compression string `json:"compression,omitempty"`
+	// Topics are what a consumer reads.
+	Topics []string `json:"topics,omitempty"`
+	// Group is the consumer's group.
+	Group string `json:"group,omitempty"`
+	// OffsetReset is Fail or Earliest, for a consumer: what to do when the next message is gone.
+	OffsetReset string `json:"offsetReset,omitempty"`
 }
 
 // RabbitMQ says how to reach an exchange.
@@ -246,8 +252,10 @@ type Consumer struct {
 	RunPolicy string `json:"runPolicy"`
 	// ConsumerName is the scope of the inbox. It never changes.
 	ConsumerName string `json:"consumerName"`
-	// NATS is the source.
-	NATS *NATS `json:"nats"`
+	// Kafka or NATS is the source: exactly one of them.
+	Kafka *Kafka `json:"kafka,omitempty"`
+	// NATS is a durable of a JetStream stream.
+	NATS *NATS `json:"nats,omitempty"`
 	// Inbox locates the tables in the database of the effects.
 	Inbox Inbox `json:"inbox"`
 	// SQL is the handler.

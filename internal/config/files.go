@@ -3,8 +3,8 @@ package config
 // SecretPaths returns the files and directories of Secrets that the config names, each once.
 func (r Relay) SecretPaths() []string {
 	at := natsSecrets(r.NATS)
-	if k := r.Kafka; k != nil {
-		at = secrets{k.CredentialsDir, k.TLS}
+	if r.Kafka != nil {
+		at = kafkaSecrets(r.Kafka)
 	}
 	if q := r.RabbitMQ; q != nil {
 		at = secrets{q.CredentialsDir, q.TLS}
@@ -14,7 +14,11 @@ func (r Relay) SecretPaths() []string {
 
 // SecretPaths returns the files and directories of Secrets that the config names, each once.
 func (r Consumer) SecretPaths() []string {
-	return secretPaths(secrets{r.Inbox.Postgres.CredentialsDir, r.Inbox.Postgres.TLS}, natsSecrets(r.NATS))
+	at := natsSecrets(r.NATS)
+	if r.Kafka != nil {
+		at = kafkaSecrets(r.Kafka)
+	}
+	return secretPaths(secrets{r.Inbox.Postgres.CredentialsDir, r.Inbox.Postgres.TLS}, at)
 }
 
 // secrets is what a connection needs of Secrets.
@@ -29,6 +33,8 @@ func natsSecrets(n *NATS) secrets {
 	}
 	return secrets{n.CredentialsDir, n.TLS}
 }
+
+func kafkaSecrets(k *Kafka) secrets { return secrets{k.CredentialsDir, k.TLS} }
 
 func secretPaths(all ...secrets) []string {
 	var paths []string

@@ -55,6 +55,11 @@ const (
 	// DeliverySingleActive lets one message be unacknowledged at a time.
 	DeliverySingleActive = "SingleActive"
 
+	// OffsetResetFail stops at a partition whose next message is gone.
+	OffsetResetFail = "Fail"
+	// OffsetResetEarliest goes on with the oldest message that is left.
+	OffsetResetEarliest = "Earliest"
+
 	// GapHold waits for a missing version for as long as it takes.
 	GapHold = "Hold"
 	// GapApply goes on without a missing version after the gap timeout.
@@ -92,6 +97,7 @@ var (
 	natsSubject    = regexp.MustCompile(`^[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
 	natsFilter     = regexp.MustCompile(
 		`^(>|(\*|[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?)$`)
+	kafkaGroup  = regexp.MustCompile(`^[A-Za-z0-9._/:-]+$`)
 	kafkaTopic  = regexp.MustCompile(`^([A-Za-z0-9.-]|_[A-Za-z0-9.-]|_$)[A-Za-z0-9._-]*$`)
 	virtualHost = regexp.MustCompile(`^[!-~]+$`)
 	exchange    = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
@@ -218,19 +224,18 @@ func (r Relay) Validate() error {
 
 // destination checks the one broker of a relay.
 func (c *checker) destination(r Relay) {
-	set := 0
-	for _, is := range [...]bool{r.Kafka != nil, r.NATS != nil, r.RabbitMQ != nil} {
-		if is {
-			set++
-		}
-	}
-	if set != 1 {
+	if !exactlyOne(r.Kafka != nil, r.NATS != nil, r.RabbitMQ != nil) {
 		c.refuse("nats", "exactly one of kafka, nats and rabbitMQ must be set")
 		return
 	}
 	switch {
 	case r.Kafka != nil:
 		c.kafka(r.Kafka)
+		c.text("kafka.topic", r.Kafka.Topic, 249, kafkaTopic, "a topic's name of letters, digits, dots, _ and -")
+		c.word("kafka.compression", r.Kafka.Compression, "None", "Gzip", "Snappy", "Lz4", "Zstd")
+		c.require("kafka.topics", len(r.Kafka.Topics) == 0, "is a consumer's")
+		c.require("kafka.group", r.Kafka.Group == "", "is a consumer's")
+		c.require("kafka.offsetReset", r.Kafka.OffsetReset == "", "is a consumer's")
 	case r.RabbitMQ != nil:
 		c.rabbitMQ(r.RabbitMQ)
 	case c.nats(r.NATS):
@@ -238,6 +243,51 @@ func (c *checker) destination(r Relay) {
 		c.require("nats.filterSubjects", len(r.NATS.FilterSubjects) == 0, "is a consumer's")
 		c.require("nats.durable", r.NATS.Durable == "", "is a consumer's")
 	}
+}
+
+// source checks the one broker of a consumer.
+func (c *checker) source(r Consumer) {
+	if !exactlyOne(r.Kafka != nil, r.NATS != nil) {
+		c.refuse("nats", "exactly one of kafka and nats must be set")
+		return
+	}
+	switch {
+	case r.Kafka != nil:
+		c.kafka(r.Kafka)
+		c.count("kafka.topics", len(r.Kafka.Topics), 1, 16)
+		for i, topic := range r.Kafka.Topics {
+			field := fmt.Sprintf("kafka.topics[%d]", i)
+			c.text(field, topic, 249, kafkaTopic, "a topic's name of letters, digits, dots, _ and -")
+		}
+		c.text("kafka.group", r.Kafka.Group, 255, kafkaGroup, "a group's name of letters, digits, dots, /, :, _ and -")
+		c.word("kafka.offsetReset", r.Kafka.OffsetReset, OffsetResetFail, OffsetResetEarliest)
+		c.require("kafka.topic", r.Kafka.Topic == "", "is a relay's")
+		c.require("kafka.compression", r.Kafka.Compression == "", "is a relay's")
+		c.require("ordering.delivery", r.Ordering.Delivery != DeliverySingleActive,
+			"with Kafka, must be Shared: a partition keeps its order and is with one process anyway")
+	case c.nats(r.NATS):
+		c.text("nats.durable", r.NATS.Durable, 128, natsName, "letters, digits, _ and -")
+		c.count("nats.filterSubjects", len(r.NATS.FilterSubjects), 0, 64)
+		for i, filter := range r.NATS.FilterSubjects {
+			field := fmt.Sprintf("nats.filterSubjects[%d]", i)
+			c.text(field, filter, 255, natsFilter, "a subject; its parts may be *, its last >")
+		}
+		c.require("nats.subject", r.NATS.Subject == "", "is a relay's")
+		o := r.Ordering
+		c.require("ordering", o.Mode != OrderingPerKey || o.Versions == VersionsEnforce ||
+			o.Delivery == DeliverySingleActive,
+			"with NATS, mode PerKey needs versions Enforce or delivery SingleActive: its redeliveries come out of order")
+	}
+}
+
+func exactlyOne(all ...bool) bool {
+	set := 0
+	for _, is := range all {
+		if is {
+			set++
+		}
+	}
+	return set == 1
 }
 
 // servers checks a list of host:port.
@@ -258,8 +308,6 @@ func (c *checker) kafka(k *Kafka) {
 		c.require("kafka.credentialsDir", k.CredentialsDir == "", "needs saslMechanism")
 	}
 	c.tls("kafka.tls", k.TLS)
-	c.text("kafka.topic", k.Topic, 249, kafkaTopic, "a topic's name of letters, digits, dots, _ and -")
-	c.word("kafka.compression", k.Compression, "None", "Gzip", "Snappy", "Lz4", "Zstd")
 }
 
 func (c *checker) rabbitMQ(r *RabbitMQ) {
@@ -279,15 +327,7 @@ func (r Consumer) Validate() error {
 	c.resource(r.Resource)
 	c.word("runPolicy", r.RunPolicy, RunPolicyRun, RunPolicyPause, RunPolicyDrain)
 	c.text("consumerName", r.ConsumerName, 253, consumer, "letters, digits, ., _, / and -")
-	if c.nats(r.NATS) {
-		c.text("nats.durable", r.NATS.Durable, 128, natsName, "letters, digits, _ and -")
-		c.count("nats.filterSubjects", len(r.NATS.FilterSubjects), 0, 64)
-		for i, filter := range r.NATS.FilterSubjects {
-			field := fmt.Sprintf("nats.filterSubjects[%d]", i)
-			c.text(field, filter, 255, natsFilter, "a subject; its parts may be *, its last >")
-		}
-		c.require("nats.subject", r.NATS.Subject == "", "is a relay's")
-	}
+	c.source(r)
 	c.postgres("inbox.postgres", r.Inbox.Postgres)
 	c.pause("inbox.retention", r.Inbox.Retention, time.Minute, maxRetention)
 	c.pause("inbox.replayHorizon", r.Inbox.ReplayHorizon, 0, maxRetention)
@@ -427,10 +467,6 @@ func (c *checker) ordering(o Ordering) {
 	c.word("ordering.delivery", o.Delivery, DeliveryShared, DeliverySingleActive)
 	c.word("ordering.onGapTimeout", o.OnGapTimeout, GapHold, GapApply)
 	c.pause("ordering.gapTimeout", o.GapTimeout, time.Second, maxRetention)
-	if o.Mode == OrderingPerKey && o.Versions != VersionsEnforce && o.Delivery != DeliverySingleActive {
-		c.refuse("ordering", "with NATS, mode PerKey needs versions Enforce or delivery SingleActive: "+
-			"its redeliveries come out of order")
-	}
 }
 
 func (c *checker) concurrency(n Concurrency) {

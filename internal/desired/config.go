@@ -63,7 +63,11 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 		Budget:     t.budget(spec.RetryBudget),
 		StatusTick: t.duration("spec.statusInterval", spec.StatusInterval),
 	}
-	cfg.Kafka, cfg.RabbitMQ = kafka(spec.Destination.Kafka, in), rabbitMQ(spec.Destination.RabbitMQ, in)
+	if kafka := spec.Destination.Kafka; kafka != nil {
+		cfg.Kafka = cluster(&kafka.KafkaConnection, in)
+		cfg.Kafka.Topic, cfg.Kafka.Compression = string(kafka.Topic), string(kafka.Compression)
+	}
+	cfg.RabbitMQ = rabbitMQ(spec.Destination.RabbitMQ, in)
 	if nats := spec.Destination.NATS; nats != nil {
 		cfg.NATS = broker(&nats.NATSConnection, in)
 		cfg.NATS.Subject = string(nats.Subject)
@@ -108,10 +112,15 @@ func Consumer(consumer *v1alpha1.InboxConsumer, in Inputs) (config.Consumer, err
 		Backoff:    t.backoff(spec.RetryBudget),
 		StatusTick: t.duration("spec.statusInterval", spec.StatusInterval),
 	}
+	if kafka := spec.Source.Kafka; kafka != nil {
+		cfg.Kafka = cluster(&kafka.KafkaConnection, in)
+		cfg.Kafka.Topics, cfg.Kafka.OffsetReset = words(kafka.Topics), string(kafka.OffsetReset)
+		cfg.Kafka.Group = shared(spec.ConsumerName, kafka.Group)
+	}
 	if nats := spec.Source.NATS; nats != nil {
 		cfg.NATS = broker(&nats.NATSConnection, in)
 		cfg.NATS.FilterSubjects = words(nats.FilterSubjects)
-		cfg.NATS.Durable = durable(spec.ConsumerName, nats.Durable)
+		cfg.NATS.Durable = shared(spec.ConsumerName, nats.Durable)
 	}
 	return cfg, t.invalid(cfg.Validate())
 }
@@ -163,15 +172,10 @@ func broker(n *v1alpha1.NATSConnection, in Inputs) *config.NATS {
 	return cfg
 }
 
-func kafka(k *v1alpha1.KafkaDestination, in Inputs) *config.Kafka {
-	if k == nil {
-		return nil
-	}
+func cluster(k *v1alpha1.KafkaConnection, in Inputs) *config.Kafka {
 	cfg := &config.Kafka{
 		BootstrapServers: servers(k.BootstrapServers, kafkaPort),
 		TLS:              transport(k.TLS, in, BrokerCAMount, BrokerClientMount),
-		Topic:            string(k.Topic),
-		Compression:      string(k.Compression),
 	}
 	if k.SASL != nil {
 		cfg.Mechanism = string(k.SASL.Mechanism)
@@ -239,9 +243,9 @@ func sqlHandler(h *v1alpha1.SQLHandler) *config.SQLHandler {
 	return cfg
 }
 
-// durable derives the durable's name. A consumerName has no _, so two of them never share a derived one, which would
-// split the messages of one stream between two consumers.
-func durable(consumerName string, given v1alpha1.DurableName) string {
+// shared derives the name of a durable or group, under which workers share messages. A consumerName has no _, so two of
+// them never share a derived one, which would split the messages of one stream between two consumers.
+func shared[T ~string](consumerName string, given T) string {
 	if given != "" {
 		return string(given)
 	}

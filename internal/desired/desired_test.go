@@ -172,6 +172,31 @@ func TestTheKeysOfASecret(t *testing.T) {
 	}
 }
 
+// The other brokers of a consumer, as TestDestinations has a relay's.
+func TestSources(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"kafka"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			consumer := read(t, "testdata/"+name+"-consumer.yaml").Consumers[0].InboxConsumer
+			cfg, err := desired.Consumer(consumer, desired.Inputs{Root: "/root"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			refs := desired.ConsumerReferences(consumer)
+			golden(t, name+".consumer.json", encode(t, cfg))
+			golden(t, name+".consumer.references.json", encode(t, refs))
+			if _, err := config.ParseConsumer([]byte(encode(t, cfg))); err != nil {
+				t.Errorf("a consumer refuses its own configuration: %v", err)
+			}
+			check(t, "/root", refs, encode(t, cfg))
+			if got := cfg.SecretPaths(); len(got) != len(refs) {
+				t.Errorf("%d paths of Secrets are watched, %d are mounted", len(got), len(refs))
+			}
+		})
+	}
+}
+
 // Each path of a configuration is the directory of a reference, and the other way round: nothing is read that is not
 // mounted, and nothing mounted that is not read.
 func TestMountsAndPathsAgree(t *testing.T) {

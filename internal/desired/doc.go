@@ -4,7 +4,7 @@
 // Everything here is a pure function of its arguments, the same for a cluster and for `postrider up`. Defaults that
 // depend on other fields are computed here and never written back to the resource:
 //
-//   - source.nats.durable is consumerName with _ for each /, which no two consumerNames share;
+//   - source.nats.durable and source.kafka.group are consumerName with _ for each /, which no two consumerNames share;
 //   - ordering.versions counts as Unchecked where ordering.mode is None;
 //   - replicas is DefaultReplicas where unset;
 //   - workload.resources: a relay's memory limit is enough for a full batch of every shard, a consumer's for large

@@ -125,14 +125,7 @@ func RelayReferences(relay *v1alpha1.OutboxRelay) []Reference {
 		refs = append(refs, natsReferences("spec.destination.nats", &nats.NATSConnection)...)
 	}
 	if kafka := spec.Destination.Kafka; kafka != nil {
-		const field = "spec.destination.kafka"
-		if kafka.SASL != nil {
-			refs = append(
-				refs,
-				credentials(field+".sasl", kafka.SASL.CredentialsSecretRef.Name, BrokerCredentialsMount),
-			)
-		}
-		refs = append(refs, tlsReferences(field, kafka.TLS, BrokerCAMount, BrokerClientMount)...)
+		refs = append(refs, kafkaReferences("spec.destination.kafka", &kafka.KafkaConnection)...)
 	}
 	if rabbit := spec.Destination.RabbitMQ; rabbit != nil {
 		const field = "spec.destination.rabbitMQ"
@@ -146,6 +139,9 @@ func RelayReferences(relay *v1alpha1.OutboxRelay) []Reference {
 func ConsumerReferences(consumer *v1alpha1.InboxConsumer) []Reference {
 	spec := &consumer.Spec
 	var refs []Reference
+	if kafka := spec.Source.Kafka; kafka != nil {
+		refs = kafkaReferences("spec.source.kafka", &kafka.KafkaConnection)
+	}
 	if nats := spec.Source.NATS; nats != nil {
 		refs = natsReferences("spec.source.nats", &nats.NATSConnection)
 	}
@@ -167,6 +163,14 @@ func natsReferences(field string, n *v1alpha1.NATSConnection) []Reference {
 		refs = append(refs, natsCredentials(field, n.CredentialsSecretRef.Name))
 	}
 	return append(refs, tlsReferences(field, n.TLS, BrokerCAMount, BrokerClientMount)...)
+}
+
+func kafkaReferences(field string, k *v1alpha1.KafkaConnection) []Reference {
+	var refs []Reference
+	if k.SASL != nil {
+		refs = append(refs, credentials(field+".sasl", k.SASL.CredentialsSecretRef.Name, BrokerCredentialsMount))
+	}
+	return append(refs, tlsReferences(field, k.TLS, BrokerCAMount, BrokerClientMount)...)
 }
 
 func credentials(field, name, mount string) Reference {

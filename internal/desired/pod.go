@@ -286,19 +286,22 @@ func InsecureTransports(relay *v1alpha1.OutboxRelay) []string {
 
 // InsecureConsumerTransports lists the connections of a consumer that send plain text, by field.
 func InsecureConsumerTransports(consumer *v1alpha1.InboxConsumer) []string {
-	var nats *v1alpha1.TLS
-	if n := consumer.Spec.Source.NATS; n != nil {
-		nats = &n.TLS
+	field, broker := "", (*v1alpha1.TLS)(nil)
+	switch s := consumer.Spec.Source; {
+	case s.NATS != nil:
+		field, broker = "spec.source.nats.tls", &s.NATS.TLS
+	case s.Kafka != nil:
+		field, broker = "spec.source.kafka.tls", &s.Kafka.TLS
 	}
-	return insecure("spec.inbox.postgres.tls", consumer.Spec.Inbox.Postgres.TLS, "spec.source.nats.tls", nats)
+	return insecure("spec.inbox.postgres.tls", consumer.Spec.Inbox.Postgres.TLS, field, broker)
 }
 
-func insecure(databaseField string, database v1alpha1.TLS, brokerField string, nats *v1alpha1.TLS) []string {
+func insecure(databaseField string, database v1alpha1.TLS, brokerField string, broker *v1alpha1.TLS) []string {
 	var fields []string
 	if database.Mode == v1alpha1.TLSModeInsecure {
 		fields = append(fields, databaseField)
 	}
-	if nats != nil && nats.Mode == v1alpha1.TLSModeInsecure {
+	if broker != nil && broker.Mode == v1alpha1.TLSModeInsecure {
 		fields = append(fields, brokerField)
 	}
 	return fields

@@ -3,6 +3,7 @@ package pipeline_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,120 @@ func TestARelayPublishesToKafka(t *testing.T) {
 	if records != 90 {
 		t.Errorf("the topic holds %d records, want 90", records)
 	}
+}
+
+// through is how long the whole way may take on a busy machine, with a dead process whose partitions wait for its session
+// to end.
+const through = 4 * time.Minute
+
+// effects waits until so many effects are there.
+func (b *billing) effects(want int) {
+	b.t.Helper()
+	testkit.Eventually(b.t, through, strconv.Itoa(want)+" effects are there", func() bool {
+		return testkit.Value[int](b.db, "SELECT count(*) FROM effect") >= want
+	})
+}
+
+// fromKafka makes the tables and reads the topic instead of a stream, without the help of versions.
+func (b *billing) fromKafka(server *testkit.KafkaBroker, topic string) {
+	b.t.Helper()
+	b.tables()
+	b.db.Exec(`ALTER TABLE effect ADD COLUMN at bigint GENERATED ALWAYS AS IDENTITY`)
+	user, password := server.User()
+	b.cfg.NATS = nil
+	b.cfg.Kafka = &config.Kafka{
+		BootstrapServers: []string{server.SASLAddr()}, Mechanism: "ScramSHA512",
+		CredentialsDir: secret(b.t, user, password),
+		TLS:            config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
+		Topics:         []string{topic}, Group: topic, OffsetReset: config.OffsetResetFail,
+	}
+	b.cfg.Ordering.Versions = config.VersionsUnchecked
+	b.cfg.Concurrency.Prefetch = 20
+}
+
+// inOrder checks that each effect came once, and those of a key in the order of their versions.
+func (b *billing) inOrder(want int) {
+	b.t.Helper()
+	if n := testkit.Value[int](b.db, "SELECT count(*) FROM effect"); n != want {
+		b.t.Errorf("%d effects, want %d", n, want)
+	}
+	if n := testkit.Value[int](b.db, `SELECT count(*) FROM (
+		SELECT version, lag(version, 1, 0::bigint) OVER (PARTITION BY key ORDER BY at) AS before FROM effect) x
+		WHERE version <> before + 1`); n != 0 {
+		b.t.Errorf("%d effects are out of their key's order", n)
+	}
+	if n := testkit.Value[int](b.db, "SELECT count(*) FROM message_failure"); n != 0 {
+		b.t.Errorf("%d dead letters", n)
+	}
+}
+
+// G4, G5: from one table through Kafka into another, while consumers come, die and leave.
+func TestMessagesGoThroughKafkaOnceAndInOrder(t *testing.T) {
+	t.Parallel()
+	server := testkit.Kafka(t)
+	topic := server.Topic(6, nil)
+	o := newOrders(t)
+	relay := o.cfg
+	relay.NATS = nil
+	relay.Lease, relay.Batch.PublishTimeout = config.Duration(30*time.Second), slow
+	relay.Kafka = &config.Kafka{
+		BootstrapServers: []string{server.Addr()}, TLS: config.TLS{Mode: config.TLSInsecure}, Topic: topic,
+		Compression: "None",
+	}
+	o.start(relay)
+	b := newBilling(t)
+	b.fromKafka(server, topic)
+
+	first, firstLife := b.start()
+	o.write(300)
+	b.effects(20)
+	_, second := b.start() // a rebalance while messages are under way
+	o.write(300)
+	testkit.Eventually(t, through, "the second has its share", func() bool {
+		r := second.report(t.Context())
+		return r.Consumer != nil && r.Consumer.AppliedTotal > 0
+	})
+	o.write(300)
+	first.Kill()
+	if err := firstLife.end(); err == nil {
+		t.Error("Run() = nil after Kill")
+	}
+	_, third := b.start()
+	b.effects(900)
+	if err := second.drain(); err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+	o.write(90)
+	b.effects(990)
+	third.becomes("SourceReachable", "True Reachable")
+	testkit.Eventually(t, through, "nothing is left in the topic", func() bool {
+		r := third.report(t.Context())
+		return r.Consumer != nil && r.Consumer.Lag != nil && r.Consumer.Lag.Messages == 0
+	})
+	if r := third.report(t.Context()); r.Consumer.Source != "kafka/"+topic {
+		t.Errorf("source %q", r.Consumer.Source)
+	}
+	b.inOrder(990)
+}
+
+func TestAConsumerTellsWhatIsWrongWithItsTopic(t *testing.T) {
+	t.Parallel()
+	server := testkit.Kafka(t)
+	topic := server.Topic(1, nil)
+	b := newBilling(t)
+	b.fromKafka(server, topic)
+	there := b.cfg.Kafka.Topics
+	b.cfg.Kafka.Topics = []string{topic + "-later"}
+	c, life := b.start()
+	life.becomes("SourceReachable", "False StreamMissing")
+	changed := b.cfg
+	kafka := *b.cfg.Kafka
+	kafka.Topics = there
+	changed.Kafka, changed.Resource.Generation = &kafka, 2
+	if err := c.Reconfigure(changed); err != nil {
+		t.Fatal(err)
+	}
+	life.becomes("SourceReachable", "True Reachable")
 }
 
 func TestARelayPublishesToRabbitMQ(t *testing.T) {

@@ -7,9 +7,7 @@ import (
 	"log/slog"
 	"reflect"
 	"sync"
-	"time"
 
-	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/consumer"
 	"github.com/postrider/postrider/internal/consumer/handler/sql"
@@ -21,9 +19,6 @@ import (
 	"github.com/postrider/postrider/internal/tracing"
 	"github.com/postrider/postrider/internal/verdict"
 )
-
-// finishPeriod is how often the finished position is noted, from which a durable that the broker lost is made again.
-const finishPeriod = 10 * time.Second
 
 // Consumer is a running consumer, built from its config.
 type Consumer struct{ *supervisor[config.Consumer] }
@@ -69,7 +64,7 @@ func blankConsumer(cfg config.Consumer, worker string) statusz.Report {
 			condition(sourceReachable, statusUnknown, reasonStarting, ""),
 		},
 	}
-	insecure(&r, cfg.Inbox.Postgres, cfg.NATS.TLS)
+	insecure(&r, cfg.Inbox.Postgres, sourceTLS(cfg))
 	return r
 }
 
@@ -99,6 +94,7 @@ func newHandler(cfg config.Consumer) (*sql.Handler, error) {
 
 // consumerConfig is what the loop wants to know.
 func consumerConfig(cfg config.Consumer) consumer.Config {
+	system, source, _ := origin(cfg)
 	versions := verdict.Off
 	switch cfg.Ordering.Versions {
 	case config.VersionsEnforce:
@@ -108,7 +104,7 @@ func consumerConfig(cfg config.Consumer) consumer.Config {
 	}
 	return consumer.Config{
 		Name: cfg.ConsumerName, Resource: cfg.Resource.String(), UID: cfg.Resource.UID,
-		Broker: "nats", Source: "nats/" + cfg.NATS.Stream,
+		Broker: system, Source: source,
 		RunPolicy: consumer.RunPolicy(cfg.RunPolicy), PerKey: cfg.Ordering.Mode == config.OrderingPerKey,
 		Rules: verdict.Rules{
 			Versions: versions, GapTimeout: cfg.Ordering.GapTimeout.D(),
@@ -124,21 +120,20 @@ func consumerConfig(cfg config.Consumer) consumer.Config {
 // sameConnections says whether two configs need the same connections, handler and subscription.
 func sameConnections(a, b config.Consumer) bool {
 	return reflect.DeepEqual(a.Inbox.Postgres, b.Inbox.Postgres) && reflect.DeepEqual(a.NATS, b.NATS) &&
+		reflect.DeepEqual(a.Kafka, b.Kafka) &&
 		reflect.DeepEqual(a.SQL, b.SQL) && a.Validation.MaxDepth == b.Validation.MaxDepth &&
 		a.Concurrency.Prefetch == b.Concurrency.Prefetch && a.Ordering.Delivery == b.Ordering.Delivery
 }
 
 // consumerPart is a consumer with its connections.
 type consumerPart struct {
-	cfg      config.Consumer
-	pool     *postgres.Pool
-	conn     *nats.Conn
-	receiver *nats.Receiver
-	store    *inboxdb.Store
-	loop     *consumer.Consumer
-	log      *slog.Logger
-	origin   lookout
-	within   bound
+	cfg    config.Consumer
+	pool   *postgres.Pool
+	source source
+	loop   *consumer.Consumer
+	log    *slog.Logger
+	seen   lookout
+	within bound
 }
 
 func newConsumerPart(
@@ -164,52 +159,16 @@ func newConsumerPart(
 	}); err != nil {
 		return nil, databaseTrouble(err)
 	}
-	p.store = inboxdb.New(p.pool.Pool, names, cfg.ConsumerName)
-	if p.conn, err = dialNATS(ctx, cfg.NATS, name, o.Log); err != nil {
+	tables := inboxdb.New(p.pool.Pool, names, cfg.ConsumerName)
+	if p.source, err = openSource(ctx, cfg, name, tables, o.Log); err != nil {
 		return nil, err
 	}
-	if p.receiver, err = nats.NewReceiver(ctx, p.conn, p.receiverConfig()); err != nil {
-		return nil, err
-	}
-	store := tracing.Store(p.store, o.Tracer, "nats", cfg.NATS.Stream)
+	system, _, from := origin(cfg)
 	p.loop, err = consumer.New(consumerConfig(cfg), consumer.Parts{
-		Store: store, Handler: handler, Receiver: p.receiver, Metrics: metrics, Log: o.Log, Steps: o.Steps,
-		Random: o.Random,
+		Store: tracing.Store(tables, o.Tracer, system, from), Handler: handler, Receiver: p.source, Metrics: metrics,
+		Log: o.Log, Steps: o.Steps, Random: o.Random,
 	})
 	return p, err
-}
-
-func (p *consumerPart) receiverConfig() nats.ReceiverConfig {
-	c := nats.ReceiverConfig{
-		Durable: p.cfg.NATS.Durable, FilterSubjects: p.cfg.NATS.FilterSubjects,
-		Prefetch: int(p.cfg.Concurrency.Prefetch), StartSequence: p.startSequence,
-	}
-	if p.cfg.Ordering.Delivery == config.DeliverySingleActive {
-		c.Prefetch, c.MaxAckPending = 1, 1
-	}
-	return c
-}
-
-// startSequence is where a durable that has to be made begins: after what is finished in this very stream, else at its
-// start.
-func (p *consumerPart) startSequence(ctx context.Context, stream string) (uint64, bool, error) {
-	known, finished, err := p.store.Finished(ctx)
-	switch {
-	case err != nil:
-		return 0, false, err
-	case known == stream:
-		return finished + 1, finished > 0, nil
-	case nats.SameStream(known, stream):
-		p.log.WarnContext(
-			ctx,
-			"The stream was made again: what the old one held unread is gone",
-			"stream",
-			p.cfg.NATS.Stream,
-			"detail",
-			"read from its start; `postrider verify` names what never arrived, and relays keep what they published",
-		)
-	}
-	return 0, false, nil
 }
 
 // Run implements part.
@@ -219,30 +178,11 @@ func (p *consumerPart) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop() // before Wait
-	beside.Go(func() { p.noteFinished(ctx) })
-	beside.Go(func() { p.origin.follow(ctx, p.log, p.receiver.Check) })
-	return p.loop.Run(ctx)
-}
-
-// noteFinished keeps the position from which a lost durable would be made again.
-func (p *consumerPart) noteFinished(ctx context.Context) {
-	tick := time.NewTicker(finishPeriod)
-	defer tick.Stop()
-	notedOf, noted := "", uint64(0)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		stream, finished, err := p.receiver.Finished(ctx)
-		if err != nil || (stream == notedOf && finished == noted) {
-			continue // the loop tells what is wrong with the broker
-		}
-		if err := p.store.Finish(ctx, stream, finished); err == nil {
-			notedOf, noted = stream, finished
-		}
+	if busy, is := p.source.(interface{ attend(ctx context.Context) }); is {
+		beside.Go(func() { busy.attend(ctx) })
 	}
+	beside.Go(func() { p.seen.follow(ctx, p.log, p.source.Check) })
+	return p.loop.Run(ctx)
 }
 
 // Reconfigure implements part.
@@ -265,27 +205,25 @@ func (p *consumerPart) Report(ctx context.Context, r *statusz.Report) {
 	seen, conditions := p.loop.Report(ctx)
 	r.Consumer = &seen
 	for _, c := range conditions {
-		if c.Type == sourceReachable && c.Status == statusUnknown {
-			c = p.origin.condition(sourceReachable, c) // an idle consumer hears nothing for long
+		// An idle consumer hears nothing for long, and a busy one may hear nothing of a part of its source.
+		if c.Type == sourceReachable && c.Status != statusFalse {
+			c = p.seen.condition(sourceReachable, c)
 		}
 		adopt(r, c)
 	}
-	warn(r, p.origin.warnings())
+	warn(r, p.seen.warnings())
 }
 
 // Kill implements part.
 func (p *consumerPart) Kill() {
 	p.loop.Kill()
-	cut(p.within, p.conn.Close)
+	cut(p.within, p.source.Close)
 }
 
 // Close implements part.
 func (p *consumerPart) Close(ctx context.Context) {
-	if p.receiver != nil {
-		closeSoon(ctx, p.log, p.receiver.Close)
-	}
-	if p.conn != nil {
-		closeSoon(ctx, p.log, p.conn.Close)
+	if p.source != nil {
+		closeSoon(ctx, p.log, p.source.Close)
 	}
 	if p.pool != nil {
 		p.pool.Close()

@@ -39,10 +39,7 @@ func openDestination(ctx context.Context, cfg config.Relay, name string, log *sl
 	d, err := func() (destination, error) {
 		switch {
 		case cfg.Kafka != nil:
-			return kafka.NewPublisher(kafka.Config{
-				BootstrapServers: cfg.Kafka.BootstrapServers, Mechanism: kafka.Mechanism(cfg.Kafka.Mechanism),
-				CredentialsDir: cfg.Kafka.CredentialsDir, TLS: endpointTLS(cfg.Kafka.TLS), Name: name, Log: log,
-			}, kafka.PublisherConfig{
+			return kafka.NewPublisher(kafkaConfig(cfg.Kafka, name, log), kafka.PublisherConfig{
 				Topic: cfg.Kafka.Topic, Allowed: cfg.Allowed, Compression: kafka.Compression(cfg.Kafka.Compression),
 				Unordered: unordered, Format: message.Format(cfg.MessageFormat),
 			})

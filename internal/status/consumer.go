@@ -60,9 +60,22 @@ func consumerCounts(reports []statusz.Report) v1alpha1.InboxConsumerStatus {
 			after.Rates.AppliedPerSecond = add(after.Rates.AppliedPerSecond, *c.AppliedPerSec)
 		}
 		if c.Lag != nil {
-			messages := c.Lag.Messages
-			after.Lag = &v1alpha1.Lag{Messages: &messages, OldestMessageTime: earlier(nil, c.Lag.OldestMessageTime)}
+			after.Lag = lag(after.Lag, c.Lag)
 		}
+	}
+	return after
+}
+
+// lag is the newer count with the earliest time: of Kafka a worker knows the time of its own partitions only.
+func lag(before *v1alpha1.Lag, newer *statusz.Lag) *v1alpha1.Lag {
+	messages := newer.Messages
+	after := &v1alpha1.Lag{Messages: &messages}
+	if messages > 0 {
+		var oldest *metav1.Time
+		if before != nil {
+			oldest = before.OldestMessageTime
+		}
+		after.OldestMessageTime = earlier(oldest, newer.OldestMessageTime)
 	}
 	return after
 }
