@@ -19,9 +19,10 @@ import (
 const upText = `Run the resources of a folder on this machine, as a cluster would run them: the
 same schema, rules and defaults, the same relays and consumers.
 
-One embedded PostgreSQL and one embedded NATS stand in for every host that the
-resources name, with databases, users and streams made as named and Postrider's
-tables made in them. TLS is not used on them. Your service's own tables come from
+One embedded PostgreSQL, one embedded NATS and a stand-in for Kafka take the place
+of every host that the resources name, as far as they name such, with databases,
+users, streams and topics made as named and Postrider's tables made in them. TLS
+is not used on them. RabbitMQ has no stand-in. Your service's own tables come from
 --init. With --external the real hosts are dialled instead, and tables are made
 only where schemaPolicy is Managed.
 
@@ -95,6 +96,7 @@ func newUpCommand() *cobra.Command {
 	)
 	flags.IntVar(&cfg.PostgresPort, "postgres-port", 0, "`port` of the embedded PostgreSQL (default: a free one)")
 	flags.IntVar(&cfg.NATSPort, "nats-port", 0, "`port` of the embedded NATS (default: a free one)")
+	flags.IntVar(&cfg.KafkaPort, "kafka-port", 0, "`port` of the stand-in for Kafka (default: a free one)")
 	flags.StringArrayVar(&inits, "init", nil,
 		"run an SQL file in an embedded database first (`DATABASE=FILE`), as your service's migrations would; "+
 			"may be repeated")
@@ -123,20 +125,29 @@ func parseInits(cfg *up.Config, inits []string) error {
 // checkUpFlags finds flags that contradict each other or themselves.
 func checkUpFlags(cfg *up.Config) error {
 	const maxPort = 65535
-	for flag, port := range map[string]int{"--postgres-port": cfg.PostgresPort, "--nats-port": cfg.NATSPort} {
-		if port < 0 || port > maxPort {
-			return fmt.Errorf("%s %d: want 1 to %d, or 0 for a free one", flag, port, maxPort)
+	ports := [...]struct {
+		flag string
+		port int
+	}{{"--postgres-port", cfg.PostgresPort}, {"--nats-port", cfg.NATSPort}, {"--kafka-port", cfg.KafkaPort}}
+	ownServers := len(cfg.Init) > 0 || cfg.Data != ""
+	taken := make(map[int]string)
+	for _, p := range ports {
+		if p.port < 0 || p.port > maxPort {
+			return fmt.Errorf("%s %d: want 1 to %d, or 0 for a free one", p.flag, p.port, maxPort)
 		}
+		if p.port == 0 {
+			continue
+		}
+		if other, is := taken[p.port]; is {
+			return fmt.Errorf("%s and %s are the same: choose two", other, p.flag)
+		}
+		taken[p.port], ownServers = p.flag, true
 	}
-	ownServers := len(cfg.Init) > 0 || cfg.Data != "" || cfg.PostgresPort != 0 || cfg.NATSPort != 0
-	switch {
-	case cfg.External && ownServers:
-		return errors.New("--external starts no server: leave out --init, --data, --postgres-port and --nats-port")
-	case cfg.PostgresPort != 0 && cfg.PostgresPort == cfg.NATSPort:
-		return errors.New("--postgres-port and --nats-port are the same: choose two")
-	default:
-		return checkDrops(cfg)
+	if cfg.External && ownServers {
+		return errors.New("--external starts no server: leave out --init, --data, --postgres-port, --nats-port and " +
+			"--kafka-port")
 	}
+	return checkDrops(cfg)
 }
 
 func checkDrops(cfg *up.Config) error {

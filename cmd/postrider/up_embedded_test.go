@@ -27,12 +27,18 @@ type embedded struct {
 
 func startEmbedded(t *testing.T, dir string, args ...string) *embedded {
 	t.Helper()
+	return startSamples(t, samplesDir, dir, args...)
+}
+
+// startSamples runs a folder of samples with servers of its own.
+func startSamples(t *testing.T, samples, dir string, args ...string) *embedded {
+	t.Helper()
 	e := &embedded{data: filepath.Join(dir, "data"), temporary: filepath.Join(dir, "tmp")}
 	if err := os.MkdirAll(e.temporary, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	e.upRun = startProgram(t, e.temporary, append([]string{
-		"-f", samplesDir, "--data", e.data, "--init", "orders=../../internal/shop/orders.sql",
+		"-f", samples, "--data", e.data, "--init", "orders=../../internal/shop/orders.sql",
 		"--init", "billing=../../internal/shop/billing.sql",
 	}, args...)...)
 	return e
@@ -221,5 +227,34 @@ func TestUpTellsANewcomerOfTheServicesOwnTables(t *testing.T) {
 		if strings.Contains(u.out.String(), told) {
 			t.Errorf("%s is the servers' doing and was told at the start", told)
 		}
+	}
+}
+
+// The same shop over Kafka: the stand-in takes the logins of the Secrets, and a later run goes on with what is kept.
+func TestUpRunsTheSamplesOfKafka(t *testing.T) {
+	t.Parallel()
+	dir := testkit.SharedDir(t)
+	const samples = samplesDir + "/kafka"
+	first := startSamples(t, samples, dir)
+	first.says("PostgreSQL and Kafka of this machine stand in")
+	first.isReady()
+	written := first.order("order-1")
+	first.applied(written)
+	first.says("outboxrelay/orders", "kafka/orders.events")
+	first.says("inboxconsumer/billing", "kafka/orders.events")
+	first.interrupt("sample-")
+
+	second := startSamples(t, samples, dir)
+	second.isReady()
+	written += second.order("order-1")
+	second.applied(written)
+	code, report, errs := call(t, "verify", "-f", samples, "--data", second.data, "--grace", "0s",
+		"--effects", "ledger:order_id:version:entry")
+	if code != 0 || !strings.Contains(report, "every published row is where its broker position says") {
+		t.Errorf("verify = %d, %s\n%s", code, errs, report)
+	}
+	second.interrupt("sample-")
+	if out := second.out.String(); !strings.Contains(out, "inboxconsumer/billing: 3 applied, 0 duplicates") {
+		t.Error("the second run did not go on where the first had ended")
 	}
 }

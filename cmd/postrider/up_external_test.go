@@ -186,7 +186,7 @@ func TestUpRefusesWhatItCannotRun(t *testing.T) {
 	}{
 		"servers of its own that it does not start": {
 			[]string{"--external", "--data", "/tmp/x"},
-			"--external starts no server: leave out --init, --data, --postgres-port and --nats-port",
+			"--external starts no server: leave out --init, --data, --postgres-port, --nats-port and --kafka-port",
 		},
 		"half an --init":             {[]string{"--init", "orders"}, `--init "orders": want DATABASE=FILE`},
 		"a file that is not there":   {[]string{"--init", "orders=no/such.sql"}, "there is no file no/such.sql"},

@@ -22,7 +22,11 @@ const EndpointsFile = "endpoints.json"
 // name; users and passwords are those of the Secrets.
 type Endpoints struct {
 	Postgres string `json:"postgres"`
-	NATS     string `json:"nats"`
+	// NATS and Kafka are empty where no resource names one.
+	NATS  string `json:"nats,omitempty"`
+	Kafka string `json:"kafka,omitempty"`
+	// KafkaOpen says that Kafka takes connections without a login, and none with one.
+	KafkaOpen bool `json:"kafkaOpen,omitempty"`
 }
 
 // ReadEndpoints reads what a run with this data folder wrote.
@@ -72,6 +76,21 @@ func (e Endpoints) Database(pg *config.Postgres) error {
 }
 
 // Broker replaces the servers of a stream by the embedded NATS.
-func (e Endpoints) Broker(n *config.NATS) { n.Servers, n.TLS = []string{e.NATS}, plainText() }
+func (e Endpoints) Broker(n *config.NATS) {
+	if n != nil {
+		n.Servers, n.TLS = []string{e.NATS}, plainText()
+	}
+}
+
+// Cluster replaces the brokers of a cluster by the stand-in for Kafka.
+func (e Endpoints) Cluster(k *config.Kafka) {
+	if k == nil {
+		return
+	}
+	k.BootstrapServers, k.TLS = []string{e.Kafka}, plainText()
+	if e.KafkaOpen {
+		k.Mechanism, k.CredentialsDir = "", ""
+	}
+}
 
 func plainText() config.TLS { return config.TLS{Mode: string(v1alpha1.TLSModeInsecure)} }

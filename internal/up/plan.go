@@ -11,13 +11,17 @@ import (
 	"github.com/postrider/postrider/internal/local"
 )
 
-// plan is what one embedded PostgreSQL and one embedded NATS need to stand in for every host that the resources name.
+// plan is what one embedded PostgreSQL, one embedded NATS and one stand-in for Kafka need to stand in for every host that
+// the resources name.
 // It is a pure function of the resources.
 type plan struct {
 	databases []database
 	logins    []local.Login // of PostgreSQL
 	users     []local.NATSUser
 	streams   []stream
+	topics    []string
+	// kafkaUsers may log in to Kafka; none means that nobody has to.
+	kafkaUsers []local.KafkaUser
 	// notices tell in which way the stand-ins differ from the real hosts.
 	notices []string
 }
@@ -56,6 +60,15 @@ type planner struct {
 	users     map[string]origin
 	anonymous bool
 	streams   map[string][]string
+	kafka     kafkaPlan
+}
+
+// kafkaPlan is what the resources name of Kafka.
+type kafkaPlan struct {
+	users     map[string]origin
+	anonymous bool
+	topics    map[string]bool
+	patterns  map[string]bool // of allowed topics, which nobody can make
 }
 
 // origin is a password and the Secret that holds it.
@@ -66,6 +79,7 @@ func newPlan(relays []v1alpha1.OutboxRelay, consumers []v1alpha1.InboxConsumer, 
 	p := &planner{
 		secret: secret, databases: map[string]*database{}, hosts: map[string][]string{},
 		logins: map[string]origin{}, users: map[string]origin{}, streams: map[string][]string{},
+		kafka: kafkaPlan{users: map[string]origin{}, topics: map[string]bool{}, patterns: map[string]bool{}},
 	}
 	for i := range relays {
 		if err := p.relay(&relays[i]); err != nil {
@@ -80,14 +94,22 @@ func newPlan(relays []v1alpha1.OutboxRelay, consumers []v1alpha1.InboxConsumer, 
 	return p.plan(), nil
 }
 
-// errNotEmbedded says that no server of this machine can stand in for a destination.
-var errNotEmbedded = errors.New("spec.destination: NATS alone is embedded; " +
+// errNotEmbedded says that no server of this machine can stand in for a broker.
+var errNotEmbedded = errors.New("nothing stands in for RabbitMQ: " +
 	"run with --external to use the servers that the resources name")
 
 func (p *planner) relay(r *v1alpha1.OutboxRelay) error {
 	o := &r.Spec.Outbox
 	if err := p.postgres(r.Namespace, &r.Spec.Source.Postgres, o.MigrationCredentialsSecretRef); err != nil {
 		return err
+	}
+	allowed := r.Spec.Destination.Allowed
+	if k := r.Spec.Destination.Kafka; k != nil {
+		for _, pattern := range allowed {
+			p.topic(string(pattern))
+		}
+		p.topic(string(k.Topic))
+		return p.cluster(r.Namespace, &k.KafkaConnection)
 	}
 	d := r.Spec.Destination.NATS
 	if d == nil {
@@ -97,8 +119,8 @@ func (p *planner) relay(r *v1alpha1.OutboxRelay) error {
 		return err
 	}
 	subjects := []string{string(d.Subject)}
-	for _, allowed := range r.Spec.Destination.Allowed {
-		subjects = append(subjects, asSubject(string(allowed)))
+	for _, pattern := range allowed {
+		subjects = append(subjects, asSubject(string(pattern)))
 	}
 	p.streams[string(d.Stream)] = append(p.streams[string(d.Stream)], subjects...)
 	return nil
@@ -109,7 +131,16 @@ func (p *planner) consumer(c *v1alpha1.InboxConsumer) error {
 	if err := p.postgres(c.Namespace, &i.Postgres, i.MigrationCredentialsSecretRef); err != nil {
 		return err
 	}
+	if k := c.Spec.Source.Kafka; k != nil {
+		for _, topic := range k.Topics {
+			p.topic(string(topic))
+		}
+		return p.cluster(c.Namespace, &k.KafkaConnection)
+	}
 	s := c.Spec.Source.NATS
+	if s == nil {
+		return errNotEmbedded
+	}
 	if err := p.nats(c.Namespace, &s.NATSConnection); err != nil {
 		return err
 	}
@@ -178,6 +209,25 @@ func (p *planner) nats(namespace string, n *v1alpha1.NATSConnection) error {
 	return once(p.users, values["username"], values["password"], namespace+"/"+name)
 }
 
+func (p *planner) cluster(namespace string, k *v1alpha1.KafkaConnection) error {
+	if k.SASL == nil {
+		p.kafka.anonymous = true
+		return nil
+	}
+	name := k.SASL.CredentialsSecretRef.Name
+	values := p.secret(namespace, name)
+	return once(p.kafka.users, values["username"], values["password"], namespace+"/"+name)
+}
+
+// topic notes a topic, or a pattern of some.
+func (p *planner) topic(name string) {
+	if strings.ContainsAny(name, "*>") {
+		p.kafka.patterns[name] = true
+		return
+	}
+	p.kafka.topics[name] = true
+}
+
 // once notes a user's password and refuses a second one: on one embedded server a user has one password.
 func once(known map[string]origin, user, password, secret string) error {
 	if o, ok := known[user]; ok && o.password != password {
@@ -209,6 +259,16 @@ func (p *planner) plan() *plan {
 		for _, user := range slices.Sorted(maps.Keys(p.users)) {
 			out.users = append(out.users, local.NATSUser{Name: user, Password: p.users[user].password})
 		}
+	}
+	out.topics = slices.Sorted(maps.Keys(p.kafka.topics))
+	if !p.kafka.anonymous {
+		for _, user := range slices.Sorted(maps.Keys(p.kafka.users)) {
+			out.kafkaUsers = append(out.kafkaUsers, local.KafkaUser{Name: user, Password: p.kafka.users[user].password})
+		}
+	}
+	if patterns := slices.Sorted(maps.Keys(p.kafka.patterns)); len(patterns) > 0 {
+		out.notices = append(out.notices, "topics of the patterns "+strings.Join(patterns, ", ")+
+			" are not made: a pattern does not say which there are")
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.streams)) {
 		out.streams = append(out.streams, stream{name: name, subjects: covering(p.streams[name], name)})

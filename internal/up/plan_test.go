@@ -43,6 +43,31 @@ func consumerOf(database, host, user, owner, natsUser, stream string, subjects .
 	return c
 }
 
+func kafkaRelayOf(user, topic string, allowed ...v1alpha1.SubjectPattern) v1alpha1.OutboxRelay {
+	r := relayOf("orders", "a", "relay", "", "", "", "x")
+	r.Spec.Destination = v1alpha1.Destination{
+		Kafka:   &v1alpha1.KafkaDestination{KafkaConnection: clusterOf(user), Topic: v1alpha1.TopicName(topic)},
+		Allowed: allowed,
+	}
+	return r
+}
+
+func kafkaConsumerOf(user string, topics ...v1alpha1.TopicName) v1alpha1.InboxConsumer {
+	c := consumerOf("orders", "a", "relay", "", "", "")
+	c.Spec.Source = v1alpha1.ConsumerSource{
+		Kafka: &v1alpha1.KafkaSource{KafkaConnection: clusterOf(user), Topics: topics},
+	}
+	return c
+}
+
+func clusterOf(user string) v1alpha1.KafkaConnection {
+	k := v1alpha1.KafkaConnection{BootstrapServers: []v1alpha1.ServerAddress{"kafka"}}
+	if user != "" {
+		k.SASL = &v1alpha1.KafkaSASL{CredentialsSecretRef: v1alpha1.SecretReference{Name: user}}
+	}
+	return k
+}
+
 func postgresOf(database, host, user string) v1alpha1.Postgres {
 	return v1alpha1.Postgres{
 		Hosts: []v1alpha1.Host{v1alpha1.Host(host)}, Database: database,
@@ -96,6 +121,28 @@ func TestPlan(t *testing.T) {
 				logins:    logins("bill", "owner", "relay"),
 				users:     []local.NATSUser{{Name: "n1", Password: "pw-n1"}, {Name: "n2", Password: "pw-n2"}},
 				streams:   []stream{{"ORDERS", []string{"orders.events"}}},
+			},
+		},
+		"topics of a relay and a consumer are made, and a pattern is not": {
+			relays:    []v1alpha1.OutboxRelay{kafkaRelayOf("k1", "orders.events", "orders.eu", "orders.*")},
+			consumers: []v1alpha1.InboxConsumer{kafkaConsumerOf("k2", "refunds", "orders.events")},
+			want: &plan{
+				databases:  []database{{name: "orders", user: "relay"}},
+				logins:     logins("relay"),
+				topics:     []string{"orders.eu", "orders.events", "refunds"},
+				kafkaUsers: []local.KafkaUser{{Name: "k1", Password: "pw-k1"}, {Name: "k2", Password: "pw-k2"}},
+				notices: []string{
+					"topics of the patterns orders.* are not made: a pattern does not say which there are",
+				},
+			},
+		},
+		"nobody logs in to Kafka where one resource does not": {
+			relays:    []v1alpha1.OutboxRelay{kafkaRelayOf("k1", "orders")},
+			consumers: []v1alpha1.InboxConsumer{kafkaConsumerOf("", "orders")},
+			want: &plan{
+				databases: []database{{name: "orders", user: "relay"}},
+				logins:    logins("relay"),
+				topics:    []string{"orders"},
 			},
 		},
 		"one database on two hosts is one here, and that is said": {

@@ -23,7 +23,9 @@ const lockFile = "lock"
 // servers are the embedded ones of a run.
 type servers struct {
 	postgres *local.Postgres
-	nats     *local.NATS
+	nats     *local.NATS  // nil where no resource names one
+	kafka    *local.Kafka // nil where no resource names one
+	open     bool         // Kafka wants no login
 	data     string
 	lock     *os.File
 }
@@ -41,8 +43,32 @@ func (s *servers) start(ctx context.Context, cfg *Config, p *plan) error {
 	if s.postgres, err = local.StartPostgres(ctx, pg); err != nil {
 		return err
 	}
-	s.nats, err = local.StartNATS(ctx, nc)
+	if len(p.streams) > 0 {
+		if s.nats, err = local.StartNATS(ctx, nc); err != nil {
+			return err
+		}
+	}
+	if len(p.topics) > 0 {
+		kc := local.KafkaConfig{Port: cfg.KafkaPort, Users: p.kafkaUsers, Topics: p.topics}
+		if s.data != "" {
+			kc.Dir = filepath.Join(s.data, "kafka")
+		}
+		s.open = len(p.kafkaUsers) == 0
+		s.kafka, err = local.StartKafka(kc)
+	}
 	return err
+}
+
+// servers names what stands in for the resources' hosts.
+func (p *plan) servers() string {
+	switch {
+	case len(p.topics) == 0:
+		return "PostgreSQL and NATS"
+	case len(p.streams) == 0:
+		return "PostgreSQL and Kafka"
+	default:
+		return "PostgreSQL, NATS and Kafka"
+	}
 }
 
 // takeData makes the data folder and holds it until the end: two servers on the same data would spoil them.
@@ -89,6 +115,9 @@ func (s *servers) stop(ctx context.Context) error {
 	if s.lock != nil {
 		errs = append(errs, s.forgetEndpoints())
 	}
+	if s.kafka != nil {
+		errs = append(errs, s.kafka.Stop())
+	}
 	if s.nats != nil {
 		errs = append(errs, s.nats.Stop(ctx))
 	}
@@ -103,10 +132,14 @@ func (s *servers) stop(ctx context.Context) error {
 
 // endpoints says where they listen.
 func (s *servers) endpoints() Endpoints {
-	return Endpoints{
-		Postgres: net.JoinHostPort(s.postgres.Host(), strconv.Itoa(s.postgres.Port())),
-		NATS:     net.JoinHostPort(s.nats.Host(), strconv.Itoa(s.nats.Port())),
+	e := Endpoints{Postgres: net.JoinHostPort(s.postgres.Host(), strconv.Itoa(s.postgres.Port())), KafkaOpen: s.open}
+	if s.nats != nil {
+		e.NATS = net.JoinHostPort(s.nats.Host(), strconv.Itoa(s.nats.Port()))
 	}
+	if s.kafka != nil {
+		e.Kafka = net.JoinHostPort(s.kafka.Host(), strconv.Itoa(s.kafka.Port()))
+	}
+	return e
 }
 
 // keepable is a server that can be lost and started again.

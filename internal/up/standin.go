@@ -58,7 +58,7 @@ func (r *runner) secretValues(namespace, name string) map[string]string {
 func (r *runner) embed(ctx context.Context, p *plan) error {
 	s := &servers{}
 	r.servers = s
-	r.screen.say("starting an embedded PostgreSQL and NATS (the first start on a machine fetches PostgreSQL)")
+	r.screen.say("starting an embedded " + p.servers() + " (the first start on a machine fetches PostgreSQL)")
 	if err := s.start(ctx, &r.cfg, p); err != nil {
 		return err
 	}
@@ -97,18 +97,23 @@ func (r *runner) pointAt(e Endpoints) error {
 			return err
 		}
 		e.Broker(r.relays[i].cfg.NATS)
+		e.Cluster(r.relays[i].cfg.Kafka)
 	}
 	for i := range r.inboxes {
 		if err := e.Database(&r.inboxes[i].cfg.Inbox.Postgres); err != nil {
 			return err
 		}
 		e.Broker(r.inboxes[i].cfg.NATS)
+		e.Cluster(r.inboxes[i].cfg.Kafka)
 	}
 	return nil
 }
 
 // ensureStreams makes the streams that the resources name, as durable as one server can.
 func (e Endpoints) ensureStreams(ctx context.Context, p *plan) error {
+	if len(p.streams) == 0 {
+		return nil
+	}
 	var opts []nats.Option
 	if len(p.users) > 0 {
 		opts = append(opts, nats.UserInfo(p.users[0].Name, p.users[0].Password))
@@ -143,8 +148,9 @@ func (r *runner) announce(p *plan, e Endpoints) error {
 	var b strings.Builder
 	fmt.Fprintf(
 		&b,
-		"PostgreSQL and NATS of this machine stand in for every host that the resources name. TLS is not used on "+
+		"%s of this machine stand in for every host that the resources name. TLS is not used on "+
 			"them, and\neach keeps one copy of its data. Users and passwords are those of the Secrets.\n",
+		p.servers(),
 	)
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, d := range p.databases {
@@ -157,6 +163,9 @@ func (r *runner) announce(p *plan, e Endpoints) error {
 			address.User = url.User(p.users[0].Name)
 		}
 		fmt.Fprintf(t, "  stream\t%s\t%s\tsubjects %s\n", st.name, address.String(), strings.Join(st.subjects, ", "))
+	}
+	for _, topic := range p.topics {
+		fmt.Fprintf(t, "  topic\t%s\t%s\n", topic, e.Kafka)
 	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("say what runs: %w", err)

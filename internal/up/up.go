@@ -1,5 +1,5 @@
 // Package up runs resources on one machine: the cluster's YAML unchanged, its relays and consumers within this
-// process, and one embedded PostgreSQL and one embedded NATS in place of every host they name.
+// process, and one embedded PostgreSQL, NATS and stand-in for Kafka, as far as they are named, in place of every host.
 //
 // It promises that what runs is what the operator would run: the same schema, rules, defaults and configuration, the
 // same loops. Only addresses and TLS differ, and it says so. With External it dials the real hosts and makes nothing
@@ -40,8 +40,8 @@ type Config struct {
 	External bool
 	// Data keeps the embedded servers' data and endpoints.json beyond the end. Empty means a temporary folder.
 	Data string
-	// PostgresPort and NATSPort are those of the embedded servers; 0 means free ones.
-	PostgresPort, NATSPort int
+	// PostgresPort, NATSPort and KafkaPort are those of the embedded servers; 0 means free ones.
+	PostgresPort, NATSPort, KafkaPort int
 	// Init are SQL files to run in embedded databases before the workers start, as a service's own migrations do.
 	Init []InitSQL
 	// DropEvery ends one relay and one consumer as kill -9 would, again and again; 0 means never. DropCount bounds how
@@ -258,7 +258,11 @@ func (r *runner) keepServers(ctx context.Context, beside *sync.WaitGroup) {
 		case r.news <- line:
 		}
 	}
-	for name, s := range map[string]keepable{"PostgreSQL": r.servers.postgres, "NATS": r.servers.nats} {
+	kept := map[string]keepable{"PostgreSQL": r.servers.postgres}
+	if r.servers.nats != nil {
+		kept["NATS"] = r.servers.nats
+	}
+	for name, s := range kept { // the stand-in for Kafka ends with us
 		beside.Go(func() {
 			if err := keep(ctx, name, s, say); err != nil {
 				select {
