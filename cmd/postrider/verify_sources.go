@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/broker/endpoint"
+	"github.com/postrider/postrider/internal/broker/kafka"
 	"github.com/postrider/postrider/internal/broker/nats"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/desired"
@@ -97,7 +99,18 @@ func (s *sources) relay(ctx context.Context, r manifest.Relay) error {
 	if err != nil {
 		return err
 	}
-	stream, err := s.stream(ctx, cfg.NATS)
+	var stream verify.Stream
+	if cfg.Kafka != nil {
+		topics := []string{cfg.Kafka.Topic}
+		for _, allowed := range cfg.Allowed {
+			if !strings.ContainsAny(allowed, "*>") && !slices.Contains(topics, allowed) {
+				topics = append(topics, allowed)
+			}
+		}
+		stream, err = s.topics(cfg.Kafka, topics)
+	} else {
+		stream, err = s.stream(ctx, cfg.NATS)
+	}
 	if err != nil {
 		return err
 	}
@@ -121,15 +134,20 @@ func (s *sources) consumer(ctx context.Context, c manifest.Consumer) error {
 	if err != nil {
 		return err
 	}
-	stream, err := s.stream(ctx, cfg.NATS)
+	v := verify.Consumer{
+		Name: consumerTitle(c.Namespace, c.Name), Pool: pool, Schema: cfg.Inbox.Postgres.Schema,
+		ConsumerName: cfg.ConsumerName, Retention: cfg.Inbox.Retention.D(),
+	}
+	if cfg.Kafka != nil {
+		v.Durable = cfg.Kafka.Group
+		v.Stream, err = s.topics(cfg.Kafka, cfg.Kafka.Topics)
+	} else if v.Stream, err = s.stream(ctx, cfg.NATS); err == nil {
+		v.Durable = cfg.NATS.Durable
+	}
 	if err != nil {
 		return err
 	}
-	s.input.Consumers = append(s.input.Consumers, verify.Consumer{
-		Name: consumerTitle(c.Namespace, c.Name), Pool: pool, Schema: cfg.Inbox.Postgres.Schema,
-		ConsumerName: cfg.ConsumerName, Stream: stream, Durable: cfg.NATS.Durable,
-		Retention: cfg.Inbox.Retention.D(),
-	})
+	s.input.Consumers = append(s.input.Consumers, v)
 	return nil
 }
 
@@ -148,6 +166,29 @@ func (s *sources) database(ctx context.Context, cfg config.Postgres) (*pgxpool.P
 	return pool.Pool, nil
 }
 
+// topics opens a reader of topics.
+func (s *sources) topics(cfg *config.Kafka, topics []string) (verify.Stream, error) {
+	k := *cfg
+	if s.endpoints != nil {
+		s.endpoints.Cluster(&k)
+	}
+	reader, err := kafka.NewReader(kafka.Config{
+		BootstrapServers: k.BootstrapServers, Mechanism: kafka.Mechanism(k.Mechanism),
+		CredentialsDir: k.CredentialsDir, Name: verifyName, TLS: endpointTLS(k.TLS),
+	}, topics)
+	if err != nil {
+		return verify.Stream{}, err
+	}
+	s.closers = append(s.closers, func(context.Context) { reader.Close() })
+	return verify.Stream{Kafka: reader, Name: "topics " + strings.Join(topics, ", ")}, nil
+}
+
+func endpointTLS(t config.TLS) endpoint.TLS {
+	return endpoint.TLS{
+		Mode: endpoint.TLSMode(t.Mode), CAFile: t.CAFile, ClientCertificateDir: t.ClientCertificateDir,
+	}
+}
+
 func (s *sources) stream(ctx context.Context, cfg *config.NATS) (verify.Stream, error) {
 	if cfg == nil {
 		return verify.Stream{}, errors.New("names no broker that can be looked at")
@@ -158,9 +199,7 @@ func (s *sources) stream(ctx context.Context, cfg *config.NATS) (verify.Stream, 
 	}
 	conn, err := nats.Dial(ctx, nats.Config{
 		Servers: n.Servers, Stream: n.Stream, Topology: nats.Verify, CredentialsDir: n.CredentialsDir, Name: verifyName,
-		TLS: endpoint.TLS{
-			Mode: endpoint.TLSMode(n.TLS.Mode), CAFile: n.TLS.CAFile, ClientCertificateDir: n.TLS.ClientCertificateDir,
-		},
+		TLS: endpointTLS(n.TLS),
 	})
 	if err != nil {
 		return verify.Stream{}, err

@@ -22,7 +22,7 @@ func verifyConsumer(ctx context.Context, c Consumer, grace time.Duration) (Secti
 	if err != nil {
 		return Section{}, err
 	}
-	copied, err := s.copyStream(ctx, c.Stream, due.subjects)
+	copied, err := s.copyStream(ctx, c.Stream, due.subjects, due.acked)
 	if err != nil {
 		return Section{}, err
 	}
@@ -52,14 +52,17 @@ func verifyConsumer(ctx context.Context, c Consumer, grace time.Duration) (Secti
 // duties says which messages of the stream a consumer owes an outcome.
 type duties struct {
 	subjects []string
-	from     uint64    // first sequence
-	since    time.Time // stored at or after
-	acked    uint64    // everything up to here was acknowledged
-	known    bool      // a durable was looked at
+	from     uint64            // first sequence
+	since    time.Time         // stored at or after
+	acked    map[string]uint64 // by log: everything up to here was acknowledged
+	known    bool              // a durable or group was looked at
 }
 
 // lookAtDurable reads what the durable consumer is to deliver and how far it was acknowledged.
 func (c Consumer) lookAtDurable(ctx context.Context) (duties, error) {
+	if c.Stream.Kafka != nil && c.Durable != "" {
+		return c.lookAtGroup(ctx)
+	}
 	d := duties{subjects: c.FilterSubjects}
 	if c.Stream.JS == nil || c.Durable == "" {
 		return d, nil
@@ -69,7 +72,7 @@ func (c Consumer) lookAtDurable(ctx context.Context) (duties, error) {
 		return d, fmt.Errorf("look at consumer %s of stream %s: %w", c.Durable, c.Stream.Name, err)
 	}
 	info := durable.CachedInfo()
-	d.known, d.acked = true, info.AckFloor.Stream
+	d.known, d.acked = true, map[string]uint64{c.Stream.Name: info.AckFloor.Stream}
 	d.subjects = info.Config.FilterSubjects
 	if info.Config.FilterSubject != "" {
 		d.subjects = []string{info.Config.FilterSubject}
@@ -133,16 +136,13 @@ func (s *session) againstStream(
 	if !due.since.IsZero() {
 		since = due.since
 	}
-	scope := slices.Clip([]any{c.ConsumerName, c.Stream.Name, c.Retention.Seconds(), from, since})
+	scope := slices.Clip([]any{c.ConsumerName, c.Retention.Seconds(), from, since})
 	acked := []check{
-		{
-			"G5", "everything acknowledged has an outcome or a dead letter", ackedSQL,
-			append(scope, bigint(due.acked)),
-		},
+		{"G5", "everything acknowledged has an outcome or a dead letter", ackedSQL, scope},
 	}
 	aside := []check{
 		{"G1", "nothing without an outcome lies before where the durable begins", beforeSQL, scope},
-		{"G1", "nothing without an outcome is older than the inbox remembers", forgottenSQL, scope[:3]},
+		{"G1", "nothing without an outcome is older than the inbox remembers", forgottenSQL, scope[:2]},
 	}
 	checks := []check{
 		{
@@ -242,16 +242,16 @@ SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM bad),
        (SELECT format('key hash %s in state %s', key_hash, state) FROM bad ORDER BY key_hash LIMIT 1)`
 
 	// Three sets of the stream's messages, each told by its first copy: owed must have an outcome; before lie wholly below
-	// where the consumer began; forgotten are older than the inbox's memory. $2 is the stream, $3 the inbox's memory in
-	// seconds, $4 and $5 where the consumer began. Records whose envelope cannot be read are owed a dead letter.
+	// where the consumer began; forgotten are older than the inbox's memory. $2 is the inbox's memory in seconds, $3 and $4
+	// where the consumer began. Records whose envelope cannot be read are owed a dead letter.
 	copies = `
 WITH owed AS (
-  SELECT s.source, s.event_id, min(s.sequence) AS sequence, min(s.stored_at) AS stored_at
+  SELECT s.source, s.event_id, min(s.log) AS log, min(s.sequence) AS sequence, min(s.stored_at) AS stored_at
   FROM pg_temp.verify_stream s
 `
-	begun      = `(s.sequence >= $4::bigint AND s.stored_at >= $5::timestamptz)`
-	remembered = `($3::float8 = 0 OR s.stored_at > statement_timestamp() - make_interval(secs => $3::float8))`
-	each       = `  GROUP BY s.source, s.event_id, CASE WHEN s.event_id IS NULL THEN s.sequence END`
+	begun      = `(s.sequence >= $3::bigint AND s.stored_at >= $4::timestamptz)`
+	remembered = `($2::float8 = 0 OR s.stored_at > statement_timestamp() - make_interval(secs => $2::float8))`
+	each       = `  GROUP BY s.source, s.event_id, CASE WHEN s.event_id IS NULL THEN s.log || '@' || s.sequence END`
 
 	owed      = copies + `  WHERE ` + begun + ` AND ` + remembered + each + `),` + open
 	before    = copies + each + ` HAVING NOT bool_or(` + begun + `) AND bool_or(` + remembered + `)),` + open
@@ -259,11 +259,11 @@ WITH owed AS (
 
 	open = `
 open AS (
-  SELECT o.sequence, o.event_id, o.stored_at FROM owed o
+  SELECT o.log, o.sequence, o.event_id, o.stored_at FROM owed o
   WHERE NOT EXISTS (SELECT 1 FROM {message_inbox} i
                     WHERE i.consumer_name = $1 AND i.source = o.source AND i.event_id = o.event_id)
     AND NOT EXISTS (SELECT 1 FROM {message_failure} f
-                    WHERE f.origin = 'Consumer' AND f.origin_name = $1 AND (f.source_position = $2::text || '@' || o.sequence
+                    WHERE f.origin = 'Consumer' AND f.origin_name = $1 AND (f.source_position = o.log || '@' || o.sequence
                       OR (f.source = o.source AND f.event_id = o.event_id)))),
 `
 	owedResult = `
@@ -273,12 +273,13 @@ SELECT (SELECT count(*) FROM owed), (SELECT count(*) FROM bad),
         FROM bad ORDER BY sequence LIMIT 1)`
 
 	handledSQL = owed + `bad AS (
-  SELECT * FROM open WHERE stored_at < statement_timestamp() - make_interval(secs => $6::float8))` + owedResult
+  SELECT * FROM open WHERE stored_at < statement_timestamp() - make_interval(secs => $5::float8))` + owedResult
 
 	beforeSQL    = before + `bad AS (SELECT * FROM open)` + owedResult
 	forgottenSQL = forgotten + `bad AS (SELECT * FROM open)` + owedResult
 
-	ackedSQL = owed + `bad AS (SELECT * FROM open WHERE sequence <= $6::bigint)` + owedResult
+	ackedSQL = owed + `bad AS (
+  SELECT open.* FROM open JOIN pg_temp.verify_log l ON l.name = open.log WHERE open.sequence <= l.acked)` + owedResult
 
 	digestSQL = `
 WITH both_known AS (

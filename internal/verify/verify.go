@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/postrider/postrider/internal/broker/kafka"
 	"github.com/postrider/postrider/internal/postgres"
 )
 
@@ -46,7 +47,8 @@ type Consumer struct {
 	// ConsumerName is the inbox's scope.
 	ConsumerName string
 	Stream       Stream
-	// Durable is the consumer on the stream: its filters say what has to arrive, its acknowledgements what must have.
+	// Durable is the consumer on the stream: its filters say what has to arrive, its acknowledgements what must have. Of
+	// Kafka's topics it is the group.
 	Durable string
 	// FilterSubjects say what has to arrive where no durable is named.
 	FilterSubjects []string
@@ -58,10 +60,12 @@ type Consumer struct {
 	Effects     []Effects
 }
 
-// Stream is a JetStream stream. Without JS it is not looked at.
+// Stream is a JetStream stream, or topics of Kafka. Without JS and Kafka it is not looked at.
 type Stream struct {
 	JS   jetstream.JetStream
 	Name string
+	// Kafka reads the topics; Name says which they are, for people.
+	Kafka *kafka.Reader
 }
 
 // Run checks everything in the input. A broken promise is in the report; an error means that something could not be
