@@ -192,10 +192,14 @@ func TestARefusedMessageOfATeamsTableHoldsItsKey(t *testing.T) {
 	})
 	w.put("bad", 50)
 	w.put("good", 5)
-	w.start(options{})
+	p := w.start(options{})
 	w.awaitSQL("the good key is done and the bad one counted", `(SELECT count(*) FROM outbox_event
 		WHERE aggregate_id = 'good' AND status = 'published') = 5 AND (SELECT attempts >= 2 AND last_error = 'TooLarge'
 		FROM outbox_event WHERE aggregate_id = 'bad' AND aggregate_version = 1)`)
+	backlog, err := p.store.Backlog(t.Context(), []int16{0})
+	if err != nil || backlog.Retrying != 50 || backlog.Ready != 0 {
+		t.Errorf("Backlog() = %+v, %v, want 50 messages behind the refused one", backlog, err)
+	}
 	if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM outbox_event WHERE aggregate_id = 'bad'
 		AND (status <> 'pending' OR (aggregate_version > 1 AND (attempts > 0 OR xmax <> 0)))`); n != 0 {
 		t.Errorf("%d rows behind the refused one were touched", n)

@@ -265,7 +265,7 @@ SELECT statement_timestamp(), greatest(ready.n + ` + marked + ` - held.retrying 
   held.retrying, held.blocked, held.at, held.blocked_at, keys.n, ambiguous.n
 FROM unnest($1::smallint[]) s(shard)
 CROSS JOIN LATERAL (SELECT count(*) AS n, min(x.at) AS at FROM (
-  SELECT {created} AS at FROM {outbox} o WHERE {ready} AND ` + arc + ` LIMIT greatest($2, $3)) x) ready
+  SELECT {created} AS at FROM {outbox} o WHERE {ready} AND ` + arc + ` LIMIT greatest($2::bigint, $3::bigint)) x) ready
 CROSS JOIN LATERAL (SELECT
     count(*) FILTER (WHERE x.state <> 'Blocked') AS retrying, count(*) FILTER (WHERE x.state = 'Blocked') AS blocked,
     min(x.at) FILTER (WHERE x.state <> 'Blocked') AS at,
