@@ -6,7 +6,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/test/testkit"
 )

@@ -28,15 +28,7 @@ func TestArchivedMessagesReachNewConsumersAndOldOnesIgnoreThem(t *testing.T) {
 	_, first := old.start()
 	old.applied(n)
 
-	// The stream loses what it had, as after a disk was lost.
-	js := o.broker.JetStream()
-	held, err := js.Stream(t.Context(), stream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := held.Purge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	o.loseStream()
 	desk := outboxdb.NewDesk(o.db.Pool(), postgres.Names{Schema: o.db.Schema, Outbox: "message_outbox"}, patience)
 	all, more, err := desk.Archived(t.Context(), outboxdb.Selection{Limit: n})
 	if err != nil || more || len(all) != n {
@@ -64,6 +56,25 @@ func TestArchivedMessagesReachNewConsumersAndOldOnesIgnoreThem(t *testing.T) {
 	if diff := cmp.Diff(testkit.Value[string](old.db, effects), testkit.Value[string](fresh.db, effects)); diff != "" {
 		t.Errorf("the consumers have other effects (-old +fresh):\n%s", diff)
 	}
+	newPlaces(t, desk, all)
+}
+
+// loseStream empties the stream, as after a disk was lost.
+func (o *orders) loseStream() {
+	o.t.Helper()
+	held, err := o.broker.JetStream().Stream(o.t.Context(), o.cfg.NATS.Stream)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if err := held.Purge(o.t.Context()); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// newPlaces checks that the broker gave what was sent again other positions, and that the archive knows them.
+func newPlaces(t *testing.T, desk *outboxdb.Desk, all []outboxdb.Archived) {
+	t.Helper()
+	n := len(all)
 	places := make(map[string]bool)
 	again, _, err := desk.Archived(t.Context(), outboxdb.Selection{Events: []message.ID{all[0].ID, all[n-1].ID}, Limit: n})
 	if err != nil || len(again) != 2 {
