@@ -125,7 +125,7 @@ func TestSchemaSaysWhatIsWrong(t *testing.T) {
 			2,
 			"--host, --database, --credentials-dir",
 		},
-		"a database is needed": {[]string{"status", "--host", "h"}, 2, "give --database, --credentials-dir,"},
+		"a database is needed":           {[]string{"status", "--host", "h"}, 2, "give --database, --credentials-dir,"},
 		"an unknown role":                changed(2, "--role", "verify", "--role", "owner"),
 		"a database that does not exist": changed(1, "DatabaseMissing", "apply", "--database", "nowhere"),
 		"a server without TLS":           changed(1, "TLSFailed", "apply", "--tls-mode", "VerifyFull"),

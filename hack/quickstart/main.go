@@ -146,6 +146,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.stop(); err != nil {
 		return err
 	}
+	d.say("the demonstration's data is removed; postrider up --data keeps yours")
 	d.say(
 		"OK: %d orders, %d messages committed (%d transactions rolled back), each published and applied once, in order; "+
 			"the ledger sums up to %d as expected",

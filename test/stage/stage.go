@@ -322,21 +322,12 @@ func (s *Stage) Show(ctx context.Context) error {
 
 // Verify proves from outside that every message was published and applied once, in order.
 func (s *Stage) Verify(ctx context.Context) error {
-	s.say("$ postrider verify -f %s --data DATA --effects %s", samples, Effects)
-	cmd := exec.CommandContext(
-		ctx,
-		s.cfg.Postrider,
-		"verify",
-		"-f",
-		filepath.Join(s.cfg.Root, samples),
-		"--data",
-		s.cfg.Dir,
-		"--grace",
-		"0s",
-		"--effects",
-		Effects,
-		"--effects-complete",
-	)
+	args := []string{
+		"verify", "-f", samples, "--data", "DATA", "--grace", "0s", "--effects", Effects, "--effects-complete",
+	}
+	s.say("$ postrider %s", strings.Join(args, " "))
+	args[2], args[4] = filepath.Join(s.cfg.Root, samples), s.cfg.Dir
+	cmd := exec.CommandContext(ctx, s.cfg.Postrider, args...)
 	cmd.Stdout, cmd.Stderr = s.cfg.Out, s.cfg.Out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("postrider verify: %w", err)
