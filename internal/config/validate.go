@@ -274,9 +274,12 @@ func (c *checker) source(r Consumer) {
 		}
 		c.require("nats.subject", r.NATS.Subject == "", "is a relay's")
 		o := r.Ordering
-		c.require("ordering", o.Mode != OrderingPerKey || o.Versions == VersionsEnforce ||
-			o.Delivery == DeliverySingleActive,
-			"with NATS, mode PerKey needs versions Enforce or delivery SingleActive: its redeliveries come out of order")
+		c.require(
+			"ordering",
+			o.Mode != OrderingPerKey || o.Versions == VersionsEnforce ||
+				o.Delivery == DeliverySingleActive,
+			"with NATS, mode PerKey needs versions Enforce or delivery SingleActive: its redeliveries come out of order",
+		)
 	}
 }
 

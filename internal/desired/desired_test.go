@@ -153,11 +153,13 @@ func TestTheKeysOfASecret(t *testing.T) {
 		"a user without a password":         {nats, []string{"username"}, "needs " + ways},
 		"an empty one for NATS":             {nats, nil, "needs " + ways},
 		"two logins": {
-			nats, []string{"username", "password", "user.creds"},
+			nats,
+			[]string{"username", "password", "user.creds"},
 			"has keys of several logins (the keys username and password, the key user.creds): keep one",
 		},
 		"a login and half of another": {
-			nats, []string{"password", "nkey"},
+			nats,
+			[]string{"password", "nkey"},
 			"has keys of several logins (the keys username and password, the key nkey): keep one",
 		},
 	}

@@ -21,9 +21,20 @@ func bindings() []message.Binding {
 func paid() message.Message {
 	payload := []byte(`{"amount": 1999, "note": "<&>"}`)
 	return message.Message{
-		ID: message.ID{0x01, 0x02, 15: 0xff}, Type: "order.paid", SchemaVersion: 3, Source: "shop", OrderingKey: "order-42",
-		AggregateVersion: 7, ContentType: "application/json", Payload: payload, Size: len(payload),
-		OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 678900, time.UTC),
+		ID: message.ID{
+			0x01,
+			0x02,
+			15: 0xff,
+		},
+		Type:             "order.paid",
+		SchemaVersion:    3,
+		Source:           "shop",
+		OrderingKey:      "order-42",
+		AggregateVersion: 7,
+		ContentType:      "application/json",
+		Payload:          payload,
+		Size:             len(payload),
+		OccurredAt:       time.Date(2026, 1, 2, 3, 4, 5, 678900, time.UTC),
 	}
 }
 
@@ -38,9 +49,18 @@ func with(change func(*message.Message)) message.Message {
 // envelopeOf is what a consumer is to read of a message, in whatever format.
 func envelopeOf(m *message.Message) message.Envelope {
 	return message.Envelope{
-		EventID: m.ID.String(), Type: m.Type, SchemaVersion: m.SchemaVersion, Source: m.Source, OrderingKey: m.OrderingKey,
-		AggregateVersion: m.AggregateVersion, Stream: m.Destination, ContentType: m.ContentType,
-		Traceparent: m.Traceparent, OccurredAt: m.OccurredAt, Headers: m.Headers, Data: m.Payload,
+		EventID:          m.ID.String(),
+		Type:             m.Type,
+		SchemaVersion:    m.SchemaVersion,
+		Source:           m.Source,
+		OrderingKey:      m.OrderingKey,
+		AggregateVersion: m.AggregateVersion,
+		Stream:           m.Destination,
+		ContentType:      m.ContentType,
+		Traceparent:      m.Traceparent,
+		OccurredAt:       m.OccurredAt,
+		Headers:          m.Headers,
+		Data:             m.Payload,
 	}
 }
 
@@ -85,7 +105,9 @@ func TestEachFormatGivesBackWhatWentIn(t *testing.T) {
 		"headers that brokers trim": with(func(m *message.Message) {
 			m.Headers = map[string]string{"odd": " a\t%41é ", "empty": ""}
 		}),
-		"somebody's event for payload": with(func(m *message.Message) { m.ContentType = "application/cloudevents+json" }),
+		"somebody's event for payload": with(
+			func(m *message.Message) { m.ContentType = "application/cloudevents+json" },
+		),
 	}
 	for name, m := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +116,8 @@ func TestEachFormatGivesBackWhatWentIn(t *testing.T) {
 				"", message.Native, message.CloudEventsBinary, message.CloudEventsStructured,
 			} {
 				for _, binding := range bindings() {
-					if format == message.CloudEventsBinary && strings.HasPrefix(m.ContentType, "application/cloudevents") &&
+					if format == message.CloudEventsBinary &&
+						strings.HasPrefix(m.ContentType, "application/cloudevents") &&
 						binding != message.NATSBinding {
 						continue // see TestAnEventInAnEvent
 					}
@@ -175,7 +198,11 @@ func TestHowEventsTravel(t *testing.T) {
 			t.Error("the body is not JSON")
 		}
 		headers := []message.Header{
-			{Name: "content-type", Value: "application/cloudevents+json; charset=UTF-8"}, {Name: "tenant", Value: "%C3%A4"},
+			{
+				Name:  "content-type",
+				Value: "application/cloudevents+json; charset=UTF-8",
+			},
+			{Name: "tenant", Value: "%C3%A4"},
 		}
 		if diff := cmp.Diff(headers, rec.Headers); diff != "" {
 			t.Errorf("%s headers (-want +got):\n%s", binding, diff)
@@ -195,9 +222,21 @@ func TestWhatNoEventCanSay(t *testing.T) {
 		reason message.Reason
 		field  string
 	}{
-		"a source with a space":     {func(m *message.Message) { m.Source = "my shop" }, message.InvalidEnvelope, "source"},
-		"a source of other letters": {func(m *message.Message) { m.Source = "geschäft" }, message.InvalidEnvelope, "source"},
-		"a source that is no URI":   {func(m *message.Message) { m.Source = "a%zz" }, message.InvalidEnvelope, "source"},
+		"a source with a space": {
+			func(m *message.Message) { m.Source = "my shop" },
+			message.InvalidEnvelope,
+			"source",
+		},
+		"a source of other letters": {
+			func(m *message.Message) { m.Source = "geschäft" },
+			message.InvalidEnvelope,
+			"source",
+		},
+		"a source that is no URI": {
+			func(m *message.Message) { m.Source = "a%zz" },
+			message.InvalidEnvelope,
+			"source",
+		},
 		"a key with a line break": {
 			func(m *message.Message) { m.OrderingKey = "a\nb" }, message.InvalidEnvelope, "subject",
 		},
@@ -209,7 +248,9 @@ func TestWhatNoEventCanSay(t *testing.T) {
 			func(m *message.Message) { m.Headers = map[string]string{"ce-id": "x"} }, message.InvalidHeader, "ce-id",
 		},
 		"a header of the envelope": {
-			func(m *message.Message) { m.Headers = map[string]string{"event-id": "x"} }, message.InvalidHeader, "event-id",
+			func(m *message.Message) { m.Headers = map[string]string{"event-id": "x"} },
+			message.InvalidHeader,
+			"event-id",
 		},
 		"no type": {func(m *message.Message) { m.Type = "" }, message.InvalidEnvelope, "event-type"},
 		"large headers": {
@@ -281,24 +322,90 @@ func TestEventsOfOtherProducers(t *testing.T) {
 			change(func(e *message.Envelope) { e.Type = "%74" }),
 		},
 		"a content type in the letters of HTTP": {
-			record("", "x", "ce-specversion", "1.0", "ce-id", "1", "ce-source", "/s", "ce-type", "t", "Content-Type", "text/x"),
+			record(
+				"",
+				"x",
+				"ce-specversion",
+				"1.0",
+				"ce-id",
+				"1",
+				"ce-source",
+				"/s",
+				"ce-type",
+				"t",
+				"Content-Type",
+				"text/x",
+			),
 			change(func(e *message.Envelope) { e.ContentType = "text/x" }),
 		},
 		"a record's key orders, and the subject is told": {
-			record("k", "x", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "/s", "ce_type", "t", "ce_subject", "a"),
+			record(
+				"k",
+				"x",
+				"ce_specversion",
+				"1.0",
+				"ce_id",
+				"1",
+				"ce_source",
+				"/s",
+				"ce_type",
+				"t",
+				"ce_subject",
+				"a",
+			),
 			change(func(e *message.Envelope) { e.OrderingKey, e.Headers = "k", map[string]string{"subject": "a"} }),
 		},
 		"a partition key orders before all": {
-			record("k", "x", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "/s", "ce_type", "t", "ce_partitionkey", "p"),
+			record(
+				"k",
+				"x",
+				"ce_specversion",
+				"1.0",
+				"ce_id",
+				"1",
+				"ce_source",
+				"/s",
+				"ce_type",
+				"t",
+				"ce_partitionkey",
+				"p",
+			),
 			change(func(e *message.Envelope) { e.OrderingKey = "p" }),
 		},
 		"the subject orders where nothing else does": {
-			record("", "x", "ce-specversion", "1.0", "ce-id", "1", "ce-source", "/s", "ce-type", "t", "ce-subject", "a"),
+			record(
+				"",
+				"x",
+				"ce-specversion",
+				"1.0",
+				"ce-id",
+				"1",
+				"ce-source",
+				"/s",
+				"ce-type",
+				"t",
+				"ce-subject",
+				"a",
+			),
 			change(func(e *message.Envelope) { e.OrderingKey = "a" }),
 		},
 		"extensions and other headers are told": {
-			record("", "x", "ce_specversion", "1.0", "ce_id", "1", "ce_source", "/s", "ce_type", "t", "ce_dataschema", "/d",
-				"tenant", "a"),
+			record(
+				"",
+				"x",
+				"ce_specversion",
+				"1.0",
+				"ce_id",
+				"1",
+				"ce_source",
+				"/s",
+				"ce_type",
+				"t",
+				"ce_dataschema",
+				"/d",
+				"tenant",
+				"a",
+			),
 			change(func(e *message.Envelope) { e.Headers = map[string]string{"dataschema": "/d", "tenant": "a"} }),
 		},
 		"structured, with what JSON has": {
@@ -362,7 +469,11 @@ func TestEventsThatAreNone(t *testing.T) {
 		"an attribute in two bindings": {
 			record("", "", append(slices.Clone(binary), "ce-type", "t")...), message.InvalidEnvelope, "attributes",
 		},
-		"no id but a version": {record("", "", "ce_specversion", "1.0", "ce_id", ""), message.InvalidEnvelope, "event-id"},
+		"no id but a version": {
+			record("", "", "ce_specversion", "1.0", "ce_id", ""),
+			message.InvalidEnvelope,
+			"event-id",
+		},
 		"a version of letters": {
 			record("", "", append(slices.Clone(binary), "ce_aggregateversion", "x")...),
 			message.InvalidEnvelope, "aggregateversion",

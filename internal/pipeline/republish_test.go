@@ -76,7 +76,10 @@ func newPlaces(t *testing.T, desk *outboxdb.Desk, all []outboxdb.Archived) {
 	t.Helper()
 	n := len(all)
 	places := make(map[string]bool)
-	again, _, err := desk.Archived(t.Context(), outboxdb.Selection{Events: []message.ID{all[0].ID, all[n-1].ID}, Limit: n})
+	again, _, err := desk.Archived(
+		t.Context(),
+		outboxdb.Selection{Events: []message.ID{all[0].ID, all[n-1].ID}, Limit: n},
+	)
 	if err != nil || len(again) != 2 {
 		t.Fatalf("Archived() of two events = %d, %v", len(again), err)
 	}

@@ -56,7 +56,11 @@ func (c *cluster) settle(m message.Message, position string) {
 	c.t.Helper()
 	c.rows++
 	c.archive(m, c.rows)
-	c.outbox.Exec(`UPDATE message_outbox_published SET broker_position = $1 WHERE event_id = $2`, position, m.ID.String())
+	c.outbox.Exec(
+		`UPDATE message_outbox_published SET broker_position = $1 WHERE event_id = $2`,
+		position,
+		m.ID.String(),
+	)
 }
 
 func (c *cluster) all(m message.Message) {

@@ -75,9 +75,18 @@ func wantEnvelope(t *testing.T, all map[string]message.Message, rec *message.Rec
 		t.Fatalf("nobody sent %q", got.EventID)
 	}
 	want := message.Envelope{
-		EventID: got.EventID, Type: m.Type, SchemaVersion: m.SchemaVersion, Source: m.Source, OrderingKey: m.OrderingKey,
-		AggregateVersion: m.AggregateVersion, Stream: m.Destination, ContentType: m.ContentType,
-		Traceparent: m.Traceparent, OccurredAt: m.OccurredAt, Headers: m.Headers, Data: m.Payload,
+		EventID:          got.EventID,
+		Type:             m.Type,
+		SchemaVersion:    m.SchemaVersion,
+		Source:           m.Source,
+		OrderingKey:      m.OrderingKey,
+		AggregateVersion: m.AggregateVersion,
+		Stream:           m.Destination,
+		ContentType:      m.ContentType,
+		Traceparent:      m.Traceparent,
+		OccurredAt:       m.OccurredAt,
+		Headers:          m.Headers,
+		Data:             m.Payload,
 	}
 	if len(got.Data) == 0 {
 		got.Data = nil

@@ -171,7 +171,9 @@ func (r *Receiver) refused(at place, err error) bool {
 	var session *kgo.ErrGroupSession
 	var loss *kgo.ErrDataLoss
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+	case errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, context.Canceled),
+		errors.Is(err, kgo.ErrClientClosed):
 		return false // nothing came in time
 	case errors.As(err, &session):
 		if !passing(session.Err) {
@@ -215,7 +217,7 @@ func (r *Receiver) revoked(ctx context.Context, _ *kgo.Client, places map[string
 	if killed {
 		return
 	}
-	r.awaitOut(places)
+	r.awaitOut(places) //nolint:contextcheck // it ends with the receiver, whatever the library's context does
 	r.commits.Lock()
 	defer r.commits.Unlock()
 	r.commit(ctx)

@@ -232,7 +232,8 @@ func partitionError(at place, err error) *broker.Error {
 				" --allow-principal User:…")}
 	case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
 		return &broker.Error{Reason: broker.ReasonStreamMissing, Detail: broker.Bounded(
-			"topic " + at.topic + " was made again: what the old one held unread is gone, and the consumer begins anew")}
+			"topic " + at.topic + " was made again: what the old one held unread is gone, and the consumer begins anew",
+		)}
 	case errors.As(err, &known):
 		return &broker.Error{Reason: broker.ReasonBrokerError, Detail: broker.Bounded(
 			at.String() + " cannot be read at the moment (" + known.Message + ")")}

@@ -282,8 +282,14 @@ func TestMissingRightsAreToldWithTheCommandThatGivesThem(t *testing.T) {
 	server := testkit.Kafka(t)
 	user, password := server.User()
 	cfg := Config{
-		BootstrapServers: []string{server.SASLAddr()}, Mechanism: ScramSHA256,
-		CredentialsDir: credentials(t, user, password), TLS: endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA},
+		BootstrapServers: []string{server.SASLAddr()},
+		Mechanism:        ScramSHA256,
+		CredentialsDir: credentials(
+			t,
+			user,
+			password,
+		),
+		TLS: endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA},
 	}
 	t.Run("on the group", func(t *testing.T) {
 		t.Parallel()
@@ -355,7 +361,12 @@ func TestNewReceiverRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := NewReceiver(t.Context(), cfg, tc.receive); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := NewReceiver(
+				t.Context(),
+				cfg,
+				tc.receive,
+			); err == nil ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("NewReceiver() error = %v, want one about %q", err, tc.want)
 			}
 		})

@@ -81,7 +81,7 @@ func (c *client) look(ctx context.Context, names ...string) (map[string]topic, e
 	admin := kadm.NewClient(c.Client)
 	details, err := admin.ListTopics(ctx, names...)
 	if err != nil {
-		return nil, stateError(c.dial, "look up topics", err)
+		return nil, stateError(c.dial, "look up topics "+strings.Join(names, ", "), err)
 	}
 	found := make(map[string]topic, len(names))
 	for _, name := range names {

@@ -256,7 +256,8 @@ func TestSecretsThatCannotLogIn(t *testing.T) {
 				t.Errorf("readLogin() = %v, want %q", err, tc.detail)
 			}
 			for _, secret := range tc.contents {
-				if err != nil && strings.Contains(err.Error(), strings.TrimSpace(secret)) && len(secret) > len("app\n") {
+				if err != nil && strings.Contains(err.Error(), strings.TrimSpace(secret)) &&
+					len(secret) > len("app\n") {
 					t.Errorf("a secret shows: %v", err)
 				}
 			}

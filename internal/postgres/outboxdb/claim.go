@@ -146,9 +146,28 @@ type rowScan struct {
 func newRowScan(skip int) *rowScan {
 	s := &rowScan{}
 	s.into = make([]any, skip, skip+rowColumns)
-	s.into = append(s.into, &s.position, &s.id, &s.attributes.typ, &s.row0.SchemaVersion, &s.attributes.source,
-		&s.row0.OrderingKey, &s.version, &s.attributes.destination, &s.attributes.contentType, &s.row0.Payload,
-		&s.size, &s.headers, &s.trace, &s.occurred, &s.attempts, &s.unknowns, &s.republish, &s.row0.Expired, &s.row0.Gated)
+	s.into = append(
+		s.into,
+		&s.position,
+		&s.id,
+		&s.attributes.typ,
+		&s.row0.SchemaVersion,
+		&s.attributes.source,
+		&s.row0.OrderingKey,
+		&s.version,
+		&s.attributes.destination,
+		&s.attributes.contentType,
+		&s.row0.Payload,
+		&s.size,
+		&s.headers,
+		&s.trace,
+		&s.occurred,
+		&s.attempts,
+		&s.unknowns,
+		&s.republish,
+		&s.row0.Expired,
+		&s.row0.Gated,
+	)
 	return s
 }
 

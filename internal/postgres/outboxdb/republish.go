@@ -88,8 +88,19 @@ func (d *Desk) Archived(ctx context.Context, s Selection) (found []Archived, mor
 		if err != nil {
 			return err
 		}
-		rows, err = tx.Query(ctx, d.names.SQL(archiveSQL), from, to, keys, destinations, ids, lowest, highest, s.Limit+1,
-			slots)
+		rows, err = tx.Query(
+			ctx,
+			d.names.SQL(archiveSQL),
+			from,
+			to,
+			keys,
+			destinations,
+			ids,
+			lowest,
+			highest,
+			s.Limit+1,
+			slots,
+		)
 		if err != nil {
 			return err
 		}
@@ -129,8 +140,11 @@ func (d *Desk) ownTable(ctx context.Context, tx pgx.Tx) error {
 	case err != nil:
 		return err
 	case !there:
-		return refuse("table %s has no archive: published rows of a table that the team already has (layout StatusColumns) "+
-			"stay in it, and are sent again when their status is set back", d.names.Outbox)
+		return refuse(
+			"table %s has no archive: published rows of a table that the team already has (layout StatusColumns) "+
+				"stay in it, and are sent again when their status is set back",
+			d.names.Outbox,
+		)
 	default:
 		return nil
 	}
