@@ -18,6 +18,7 @@ func withArchive(t *testing.T) *testkit.DB {
 		'text/plain', 'canary-body', now(), now(), 0, 0, '2026-03-01T10:00:00Z'::timestamptz + n * interval '1 min',
 		'ORDERS@' || n, 0
 		FROM (VALUES (1, 'order-7', ''), (2, 'order-7', 'eu'), (3, 'order-1', '')) r(n, key, destination)`)
+	db.Exec(`UPDATE message_outbox_ring SET since = '2026-03-01T10:00:00Z' WHERE current`)
 	return db
 }
 

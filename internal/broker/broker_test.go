@@ -96,6 +96,7 @@ func TestErrorCarriesReasonDetailAndCause(t *testing.T) {
 		}
 	}
 }
+
 func TestEncodingThatPanicsIsAMessagesOwnFailure(t *testing.T) {
 	t.Parallel()
 	for _, format := range []message.Format{message.Native, message.CloudEventsBinary, message.CloudEventsStructured} {
