@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -18,6 +19,9 @@ import (
 const (
 	topic      = "bench"
 	partitions = 8
+
+	leaderPatience = time.Minute
+	leaderPoll     = 50 * time.Millisecond
 )
 
 // openKafka starts a Kafka. The bare client is franz-go's with its defaults: idempotent, acks=all.
@@ -33,6 +37,10 @@ func openKafka(ctx context.Context) (*bench.Destination, func(context.Context) e
 	)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("make a client: %w", err), server.Stop(ctx))
+	}
+	if err := makeTopic(ctx, kadm.NewClient(bare)); err != nil {
+		bare.Close()
+		return nil, nil, errors.Join(err, server.Stop(ctx))
 	}
 	publisher, err := kafka.NewPublisher(kafka.Config{
 		BootstrapServers: []string{server.Addr()}, TLS: endpoint.TLS{Mode: endpoint.Insecure}, Name: "bench",
@@ -84,17 +92,39 @@ func produceKafka(ctx context.Context, client *kgo.Client, messages []message.Me
 	}
 }
 
-// emptyKafka makes the topic, or throws away what it holds.
+// makeTopic makes the topic and returns when each of its partitions has a leader.
+func makeTopic(ctx context.Context, admin *kadm.Client) error {
+	if _, err := admin.CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
+		return fmt.Errorf("make the topic: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
+	defer cancel()
+	tick := time.NewTicker(leaderPoll)
+	defer tick.Stop()
+	for {
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		if err == nil {
+			err = ends.Error()
+		}
+		if err == nil && len(ends[topic]) == partitions {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("wait for the topic: %w", context.Cause(ctx)), err)
+		}
+	}
+}
+
+// emptyKafka throws away what the topic holds.
 func emptyKafka(ctx context.Context, admin *kadm.Client) error {
 	ends, err := admin.ListEndOffsets(ctx, topic)
 	if err == nil {
 		err = ends.Error()
 	}
 	if err != nil {
-		if _, err := admin.CreateTopic(ctx, partitions, 1, nil, topic); err != nil {
-			return fmt.Errorf("make the topic: %w", err)
-		}
-		return nil
+		return fmt.Errorf("look at the topic: %w", err)
 	}
 	if _, err := admin.DeleteRecords(ctx, ends.Offsets()); err != nil {
 		return fmt.Errorf("delete the records: %w", err)
