@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -38,10 +39,12 @@ func main() {
 	}
 }
 
-// The bars of the relay in percent of its limit.
 const (
+	// The bars of the relay in percent of its limit.
 	nullBar   = 80
 	brokerBar = 70
+	// endLimit bounds the end of a broker.
+	endLimit = 30 * time.Second
 )
 
 // target is what a relay can be measured to.
@@ -128,12 +131,15 @@ func measure(ctx context.Context, t target, cfg bench.DrainConfig) (report bench
 		return report, err
 	}
 	if t.open != nil {
-		destination, end, err := t.open(ctx)
-		if err != nil {
+		var end func(context.Context) error
+		if cfg.Destination, end, err = t.open(ctx); err != nil {
 			return report, err
 		}
-		defer func() { err = errors.Join(err, end(context.WithoutCancel(ctx))) }()
-		cfg.Destination = destination
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
+			defer cancel()
+			err = errors.Join(err, end(ctx))
+		}()
 	}
 	return bench.Drain(ctx, cfg)
 }
