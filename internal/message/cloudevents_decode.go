@@ -3,9 +3,7 @@ package message
 import (
 	"bytes"
 	"encoding/json"
-	"strconv"
 	"strings"
-	"time"
 )
 
 // event collects the attributes of a CloudEvent.
@@ -130,26 +128,11 @@ func (e *event) set(name, value string) error {
 		}
 		return nil
 	case attributeSchemaVersion:
-		n, err := strconv.ParseInt(value, 10, 32)
-		if err != nil {
-			return refuse(InvalidEnvelope, name, "is not a number of 32 bits")
-		}
-		e.SchemaVersion = int32(n)
-		return nil
+		return e.setSchemaVersion(name, value)
 	case attributeAggregateVersion:
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || n < 1 {
-			return refuse(InvalidEnvelope, name, "is not a number from 1 on")
-		}
-		e.AggregateVersion = n
-		return nil
+		return e.setAggregateVersion(name, value)
 	case attributeTime:
-		t, err := time.Parse(time.RFC3339Nano, value)
-		if err != nil {
-			return refuse(InvalidEnvelope, name, "is not a time as RFC 3339 writes it")
-		}
-		e.OccurredAt = t.UTC()
-		return nil
+		return e.setOccurredAt(name, value)
 	default:
 		return e.setAttribute(name, value)
 	}

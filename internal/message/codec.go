@@ -261,29 +261,43 @@ func (e *Envelope) addHeader(h *Header) error {
 func (e *Envelope) setField(h *Header) error {
 	switch h.Name {
 	case HeaderSchemaVersion:
-		n, err := strconv.ParseInt(h.Value, 10, 32)
-		if err != nil {
-			return refuse(InvalidEnvelope, h.Name, "is not a number of 32 bits")
-		}
-		e.SchemaVersion = int32(n)
-		return nil
+		return e.setSchemaVersion(h.Name, h.Value)
 	case HeaderAggregateVersion:
-		n, err := strconv.ParseInt(h.Value, 10, 64)
-		if err != nil || n < 1 {
-			return refuse(InvalidEnvelope, h.Name, "is not a number from 1 on")
-		}
-		e.AggregateVersion = n
-		return nil
+		return e.setAggregateVersion(h.Name, h.Value)
 	case HeaderOccurredAt:
-		t, err := time.Parse(time.RFC3339Nano, h.Value)
-		if err != nil {
-			return refuse(InvalidEnvelope, h.Name, "is not a time as RFC 3339 writes it")
-		}
-		e.OccurredAt = t.UTC()
-		return nil
+		return e.setOccurredAt(h.Name, h.Value)
 	default:
 		return e.setText(h)
 	}
+}
+
+// The fields that are no text, by whatever name the format has for them.
+
+func (e *Envelope) setSchemaVersion(name, value string) error {
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil {
+		return refuse(InvalidEnvelope, name, "is not a number of 32 bits")
+	}
+	e.SchemaVersion = int32(n)
+	return nil
+}
+
+func (e *Envelope) setAggregateVersion(name, value string) error {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < 1 {
+		return refuse(InvalidEnvelope, name, "is not a number from 1 on")
+	}
+	e.AggregateVersion = n
+	return nil
+}
+
+func (e *Envelope) setOccurredAt(name, value string) error {
+	t, err := time.Parse(time.RFC3339Nano, value)
+	if err != nil {
+		return refuse(InvalidEnvelope, name, "is not a time as RFC 3339 writes it")
+	}
+	e.OccurredAt = t.UTC()
+	return nil
 }
 
 func (e *Envelope) setText(h *Header) error {
