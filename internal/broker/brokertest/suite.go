@@ -69,6 +69,26 @@ const (
 	healTime   = 2 * time.Minute  // for everything to flow again after a fault, where that is a killed server
 )
 
+// MayKill lets the suite kill and start the server.
+func (s *Subject) MayKill(server interface {
+	Kill(ctx context.Context) error
+	Start(ctx context.Context) error
+},
+) {
+	s.Kill = func(t *testing.T) {
+		t.Helper()
+		if err := server.Kill(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	s.Start = func(t *testing.T) {
+		t.Helper()
+		if err := server.Start(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Run runs the suite, each case against a subject of its own.
 func Run(t *testing.T, subject func(t *testing.T) *Subject) {
 	t.Helper()

@@ -8,7 +8,6 @@ import (
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/brokertest"
-	"github.com/postrider/postrider/test/brokers"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -57,13 +56,7 @@ func TestKafkaReceiverKeepsTheContract(t *testing.T) {
 // receivers share it.
 func newSource(t *testing.T) *brokertest.Subject {
 	t.Helper()
-	var server *testkit.KafkaBroker
-	own := strings.Contains(t.Name(), "killed")
-	if own {
-		server = testkit.KafkaServer(t, brokers.KafkaConfig{})
-	} else {
-		server = testkit.Kafka(t)
-	}
+	server, own := suiteServer(t)
 	partitions := int32(1)
 	if strings.Contains(t.Name(), "share") {
 		partitions = 6
@@ -95,18 +88,7 @@ func newSource(t *testing.T) *brokertest.Subject {
 		Silence: proxy.HalfOpen, Restore: proxy.Resume, Cut: proxy.Reset, LoseAnswer: proxy.LoseAnswer,
 	}
 	if own {
-		s.Kill = func(t *testing.T) {
-			t.Helper()
-			if err := server.Kill(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
-		s.Start = func(t *testing.T) {
-			t.Helper()
-			if err := server.Start(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
+		s.MayKill(server)
 	}
 	return s
 }

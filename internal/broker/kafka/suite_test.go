@@ -78,22 +78,24 @@ func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []broker
 	return all
 }
 
+// suiteServer is the shared server. Only the cases that kill one get a server of their own.
+func suiteServer(t *testing.T) (server *testkit.KafkaBroker, own bool) {
+	t.Helper()
+	if strings.Contains(t.Name(), "killed") {
+		return testkit.KafkaServer(t, brokers.KafkaConfig{}), true
+	}
+	return testkit.Kafka(t), false
+}
+
 func TestKafkaPublisherKeepsTheContract(t *testing.T) {
 	t.Parallel()
 	brokertest.RunPublisher(t, newSubject)
 }
 
-// newSubject is the suite's view of two topics. Clients go through a proxy, the test's own do not. Only the cases that
-// kill a server get one of their own.
+// newSubject is the suite's view of two topics. Clients go through a proxy, the test's own do not.
 func newSubject(t *testing.T) *brokertest.Subject {
 	t.Helper()
-	var server *testkit.KafkaBroker
-	own := strings.Contains(t.Name(), "killed")
-	if own {
-		server = testkit.KafkaServer(t, brokers.KafkaConfig{})
-	} else {
-		server = testkit.Kafka(t)
-	}
+	server, own := suiteServer(t)
 	events := server.Topic(3, nil)
 	allowed := events + ".eu"
 	server.CreateTopic(allowed, 1, nil)
@@ -114,18 +116,7 @@ func newSubject(t *testing.T) *brokertest.Subject {
 		Silence: proxy.HalfOpen, Restore: proxy.Resume, Cut: proxy.Reset, LoseAnswer: proxy.LoseAnswer,
 	}
 	if own {
-		s.Kill = func(t *testing.T) {
-			t.Helper()
-			if err := server.Kill(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
-		s.Start = func(t *testing.T) {
-			t.Helper()
-			if err := server.Start(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
+		s.MayKill(server)
 	}
 	return s
 }

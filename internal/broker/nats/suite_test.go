@@ -148,18 +148,7 @@ func newSubject(t *testing.T) *brokertest.Subject {
 		LoseAnswer: proxy.LoseAnswer,
 	}
 	if server.Server != nil {
-		s.Kill = func(t *testing.T) {
-			t.Helper()
-			if err := server.Server.Kill(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
-		s.Start = func(t *testing.T) {
-			t.Helper()
-			if err := server.Server.Start(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
+		s.MayKill(server.Server)
 	}
 	return s
 }

@@ -137,18 +137,7 @@ func newSubject(t *testing.T) *brokertest.Subject {
 		Silence: proxy.HalfOpen, Restore: proxy.Resume, Cut: proxy.Reset, LoseAnswer: proxy.LoseAnswer,
 	}
 	if own {
-		s.Kill = func(t *testing.T) {
-			t.Helper()
-			if err := server.Kill(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
-		s.Start = func(t *testing.T) {
-			t.Helper()
-			if err := server.Start(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
+		s.MayKill(server)
 	}
 	return s
 }
