@@ -38,8 +38,7 @@ func openTable(ctx context.Context, cfg DrainConfig) (*table, error) {
 	plain := cfg.Postgres.Copy()
 	plain.MaxConns = maxConnections
 	product := plain.Copy()
-	// As internal/postgres does: a transaction-mode pooler keeps no named statements.
-	product.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	postgres.KeepStatements(product)
 	var err error
 	if t.plain, err = pgxpool.NewWithConfig(ctx, plain); err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)

@@ -18,10 +18,15 @@ import (
 // closeTimeout bounds the last words to the broker.
 const closeTimeout = 5 * time.Second
 
-// openPool opens a pool. It dials nothing.
-func openPool(ctx context.Context, cfg config.Postgres, name string, o Options) (*postgres.Pool, error) {
+// openPool opens a pool. It dials nothing. keepStatements is for statements that are all our own, on tables of ours.
+func openPool(
+	ctx context.Context, cfg config.Postgres, name string, keepStatements bool, o Options,
+) (*postgres.Pool, error) {
 	pool, err := postgres.Open(ctx, cfg, postgres.Options{
-		ApplicationName: "postrider " + name, AllowLoopback: o.AllowLoopback, Log: o.Log,
+		ApplicationName: "postrider " + name,
+		AllowLoopback:   o.AllowLoopback,
+		Log:             o.Log,
+		KeepStatements:  keepStatements,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)

@@ -150,7 +150,7 @@ func newConsumerPart(
 		return nil, err
 	}
 	name := "consumer " + cfg.Resource.String()
-	if p.pool, err = openPool(ctx, cfg.Inbox.Postgres, name, o); err != nil {
+	if p.pool, err = openPool(ctx, cfg.Inbox.Postgres, name, false, o); err != nil {
 		return nil, err
 	}
 	names := postgres.Names{Schema: cfg.Inbox.Postgres.Schema}

@@ -115,7 +115,7 @@ func newRelayPart(
 		}
 	}()
 	name := "relay " + cfg.Resource.String()
-	if p.pool, err = openPool(ctx, cfg.Source, name, o); err != nil {
+	if p.pool, err = openPool(ctx, cfg.Source, name, cfg.Outbox.Columns == nil, o); err != nil {
 		return nil, err
 	}
 	names := postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table}

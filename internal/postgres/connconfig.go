@@ -87,7 +87,7 @@ func poolConfig(cfg config.Postgres, o Options) (*pgxpool.Config, error) {
 	maps.Copy(c.RuntimeParams, o.RuntimeParams)
 	c.MaxProtocolMessageBodyLen = maxMessageBytes
 	c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	// Unnamed statements: a transaction-mode pooler gives each transaction another session.
+	// Unnamed statements: a transaction-mode pooler gives each transaction another session. See sessions.
 	c.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	c.OnPgError = keepConnection
 	pc.MaxConns = cfg.MaxConnections

@@ -205,13 +205,20 @@ func Classify(err error) (class Class, reason Reason, state string) {
 	}
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
 		v := byState(server.Code)
-		if server.Code == "0A000" && server.Routine == "RevalidateCachedQuery" {
-			v = verdict{ClassRetry, ReasonCachedPlan} // a table was altered; pgx has dropped the statement
+		if planIsGone(server) {
+			v = verdict{ClassRetry, ReasonCachedPlan}
 		}
 		return v.class, v.reason, server.Code
 	}
 	class, reason = classifyLocal(err)
 	return class, reason, ""
+}
+
+// planIsGone says that a statement was planned in vain and will be planned anew: its table was altered, and pgx has dropped
+// it, or a pooler came between, and the next session keeps none.
+func planIsGone(e *pgconn.PgError) bool {
+	altered := e.Code == "0A000" && e.Routine == "RevalidateCachedQuery"
+	return altered || e.Code == statementMissing || e.Code == statementThere
 }
 
 // classifyLocal classifies errors that did not come from the server.

@@ -30,6 +30,9 @@ type Options struct {
 	AllowLoopback bool
 	// RuntimeParams are further session defaults. Behind a transaction-mode pooler there should be none.
 	RuntimeParams map[string]string
+	// KeepStatements has each session plan a statement once, with indexes wherever there are some, unless a pooler comes
+	// between. Default: a statement is planned each time.
+	KeepStatements bool
 	// Log hears of changed credentials. Nil means nobody does.
 	Log *slog.Logger
 }
@@ -56,6 +59,9 @@ func Open(ctx context.Context, cfg config.Postgres, o Options) (*Pool, error) {
 	pc, err := poolConfig(cfg, o)
 	if err != nil {
 		return nil, err
+	}
+	if o.KeepStatements {
+		KeepStatements(pc)
 	}
 	log := o.Log
 	if log == nil {

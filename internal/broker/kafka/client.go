@@ -37,6 +37,7 @@ type client struct {
 
 	dial     *dialer
 	produced atomic.Int64 // produce requests that were begun to be written
+	closing  sync.Once
 	answered atomic.Int64 // produce requests that were answered
 }
 
@@ -69,10 +70,11 @@ func backoff(tries int) time.Duration {
 	return min(firstPause<<min(max(tries-1, 0), doublings), longestPause)
 }
 
-// close ends the client without waiting for anything.
+// close ends the client without waiting for anything. It may be called again.
 func (c *client) close() {
 	c.dial.cut()
-	go c.Client.Close() // it may wait for what it has under way
+	// It may wait for what it has under way, and is not to be called twice at once.
+	c.closing.Do(func() { go c.Client.Close() })
 }
 
 // answers counts the answers to produce requests.
