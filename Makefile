@@ -37,6 +37,13 @@ test-postgres: ## Run what depends on PostgreSQL on versions 15, 16 and 18 too.
 	  go test -race -count=1 -timeout=8m ./internal/postgres/... ./internal/relay/... ./internal/consumer/... \
 	  ./internal/verify/... ./outbox/... ./test/integration/... || exit 1; done; echo "OK: PostgreSQL 15, 16 and 18"
 
+.PHONY: test-leases
+test-leases: ## Run what is about leases, and who holds them, a hundred times with the race detector.
+	@hack/preflight.sh cc
+	@go build -o bin/servers ./hack/servers
+	@CGO_ENABLED=1 bin/servers run -- go test -race -count=100 -timeout=60m -run 'Lease|Zombie|Takeover|GateWrites' \
+	  ./internal/lease ./internal/postgres/outboxdb ./internal/relay
+
 .PHONY: test-pods
 test-pods: ## Try Postrider as installed, on a whole cluster with Pods in namespaces of its own: root, Linux.
 	@hack/preflight.sh

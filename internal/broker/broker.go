@@ -79,16 +79,6 @@ const (
 	ReasonBrokerError Reason = "BrokerError"
 )
 
-// WholeBroker says whether the reason concerns the connection, and so every message, whatever its destination.
-func (r Reason) WholeBroker() bool {
-	switch r {
-	case ReasonUnreachable, ReasonTLSFailed, ReasonAuthFailed, ReasonNoCredentials:
-		return true
-	default:
-		return false
-	}
-}
-
 // Confirmation is the broker's word on one message.
 type Confirmation struct {
 	Outcome Outcome
@@ -98,6 +88,24 @@ type Confirmation struct {
 	Reason Reason
 	// Detail is fixed text of ours, at most 256 bytes, never the remote end's words, a payload or a credential.
 	Detail string
+}
+
+// WholeBroker says whether the failure concerns the connection, and so every message, whatever its destination.
+func (c *Confirmation) WholeBroker() bool {
+	switch c.Reason {
+	case ReasonUnreachable, ReasonTLSFailed, ReasonAuthFailed, ReasonNoCredentials, ReasonBlocked:
+		return true
+	case ReasonNoAnswer: // not to a message, which would be Unknown: nobody says whether messages can be sent at all
+		return c.Outcome == Unavailable
+	default:
+		return false
+	}
+}
+
+// Answered says that a broker itself has told why it does not take the message: it is there.
+func (c *Confirmation) Answered() bool {
+	said := c.Outcome == Ambiguous || c.Outcome == Unavailable
+	return said && c.Reason != ReasonNotSent && !c.WholeBroker()
 }
 
 // Publisher sends messages and waits for the broker's word on each.
@@ -113,8 +121,12 @@ type Publisher interface {
 // Router is a Publisher whose messages go to several units: parts of the broker that can fail alone, such as the
 // partitions of a Kafka topic. While one fails, the messages of the others go on.
 type Router interface {
-	// Unit names the part that a message goes to. It asks nobody and is quick.
+	// Unit names the part that a message goes to, as far as is known by now. It asks nobody, is quick, and is safe for
+	// concurrent use.
 	Unit(m *message.Message) string
+	// Units names all parts that messages may go to, as far as is known by now; nil where they cannot be listed. The
+	// caller must not change it.
+	Units() []string
 }
 
 // Acknowledger is the consumer's word to the broker on one delivery.

@@ -106,3 +106,34 @@ func TestEncodingThatPanicsIsAMessagesOwnFailure(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatAFailureSaysOfTheBroker(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		c               Confirmation
+		whole, answered bool
+	}{
+		"no connection":                            {Postpone(ReasonUnreachable, ""), true, false},
+		"a refused login":                          {Postpone(ReasonAuthFailed, ""), true, false},
+		"a blocked connection":                     {Postpone(ReasonBlocked, ""), true, false},
+		"a block that came before the answer":      {Doubt(ReasonBlocked, ""), true, false},
+		"no answer to anything":                    {Postpone(ReasonNoAnswer, ""), true, false},
+		"no answer to this message":                {Doubt(ReasonNoAnswer, ""), false, false},
+		"behind a message of its key":              {Behind(), false, false},
+		"a part of the broker that takes no more":  {Postpone(ReasonStreamFull, ""), false, true},
+		"a missing right on one destination":       {Refuse(ReasonPermissionDenied, ""), false, true},
+		"a message that we refuse without sending": {Reject(ReasonInvalidHeader, ""), false, false},
+		"confirmed":                                {Confirmation{Outcome: Confirmed}, false, false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := tc.c.WholeBroker(); got != tc.whole {
+				t.Errorf("WholeBroker() = %v, want %v", got, tc.whole)
+			}
+			if got := tc.c.Answered(); got != tc.answered {
+				t.Errorf("Answered() = %v, want %v", got, tc.answered)
+			}
+		})
+	}
+}

@@ -54,6 +54,8 @@ type lane struct {
 
 	// ahead are rows that were read and not yet handed to the broker.
 	ahead []shard.Row
+	// kept says that some of them wait until their unit may be tried.
+	kept bool
 	// due are keys whose wait is over, until everything about them is written.
 	due *dueWork
 	// dueNext alternates between keys that waited and the others.
@@ -158,7 +160,10 @@ func (l *lane) begin(ctx context.Context, now time.Time) {
 		l.dropDue(now)
 	}
 	l.beginWrite(ctx, now)
-	if l.draining || cfg.RunPolicy != Run || l.stuck() || l.r.units.wait(cfg.Unit, now) > 0 {
+	if l.draining || cfg.RunPolicy != Run || l.stuck() {
+		return
+	}
+	if rest, _ := l.r.rest(now); rest > 0 {
 		return
 	}
 	l.beginRead(ctx, now)
@@ -190,7 +195,11 @@ func (l *lane) nextLook(now time.Time) time.Duration {
 		soonest(l.claimAt)
 		soonest(l.dueAt)
 		soonest(l.readAt)
-		soonest(now.Add(l.r.units.wait(l.r.config().Unit, now)))
+		rest, _ := l.r.rest(now)
+		soonest(now.Add(rest))
+		if l.kept {
+			soonest(now.Add(l.untilTried(now, l.ahead)))
+		}
 	}
 	return wait
 }

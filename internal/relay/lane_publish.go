@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/postrider/postrider/internal/broker"
@@ -36,7 +37,10 @@ func (l *lane) beginPublish(ctx context.Context, now time.Time) {
 // publishAhead sends the rows that were read ahead, as far as their units take any.
 func (l *lane) publishAhead(ctx context.Context, now, deadline time.Time) {
 	rows, keep, wait := l.admit(now, deadline, l.ahead)
-	l.ahead = keep
+	if _, all := l.r.rest(now); all { // to move the whole backlog behind gates would let nothing through
+		keep, wait = append(keep, wait...), nil
+	}
+	l.ahead, l.kept = keep, len(keep) > 0
 	l.putAside(now, wait)
 	if len(rows) == 0 {
 		return
@@ -64,8 +68,7 @@ func (l *lane) publishAhead(ctx context.Context, now, deadline time.Time) {
 }
 
 // admit parts rows into those that may be sent now, those that are sent once it is known whether their unit works again,
-// which one message tries, and those whose unit takes none while others do. Nothing of a key is sent after a row that
-// is not.
+// which one message tries, and those whose unit takes none. Nothing of a key is sent after a row that is not.
 func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wait []shard.Row) {
 	within := deadline.Sub(now) + l.r.config().QueryTimeout
 	ok, probe := l.r.units.try(l.r.config().Unit, now, within)
@@ -73,7 +76,7 @@ func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wai
 	case !ok:
 		return nil, rows, nil
 	case probe:
-		return rows[:1], rows[1:], nil
+		return l.probe(rows)
 	case l.r.router == nil:
 		return rows, nil, nil
 	}
@@ -102,6 +105,22 @@ func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wai
 		}
 	}
 	return send, keep, wait
+}
+
+// probe chooses the row that tries whether the broker is there: rather one of a unit that is not known to fail, and the
+// first of its key.
+func (l *lane) probe(rows []shard.Row) (send, keep, wait []shard.Row) {
+	at := 0
+	seen := make(map[string]bool)
+	for i := range rows {
+		key := l.mem.key(&rows[i])
+		if !l.r.units.fails(l.r.unit(&rows[i])) && !seen[key] {
+			at = i
+			break
+		}
+		seen[key] = true
+	}
+	return rows[at : at+1 : at+1], slices.Concat(rows[:at], rows[at+1:]), nil
 }
 
 // facts are what this lane judges by.
@@ -276,9 +295,9 @@ func (l *lane) learn(ctx context.Context, now time.Time, b *batch) {
 	}
 	if len(through) > 0 {
 		l.r.totals.published(now, b)
-		if l.r.router != nil { // who answers for one of its parts is there
-			l.r.units.succeeded(cfg.Unit, success{key: through[0].key, at: b.began}, now)
-		}
+	}
+	if l.r.router != nil {
+		l.learnWhole(ctx, now, b, through)
 	}
 	for i := range b.got {
 		switch b.got[i].Outcome {
@@ -293,6 +312,20 @@ func (l *lane) learn(ctx context.Context, now time.Time, b *batch) {
 			}
 		default:
 		}
+	}
+}
+
+// learnWhole ends the pause of a broker of several parts: who answers for one of them is there.
+func (l *lane) learnWhole(ctx context.Context, now time.Time, b *batch, got []through) {
+	whole, recovered := l.r.config().Unit, false
+	if len(got) > 0 {
+		recovered = l.r.units.succeeded(whole, success{key: got[0].key, at: b.began}, now)
+	} else if slices.ContainsFunc(b.got, func(c broker.Confirmation) bool { return c.Answered() }) {
+		recovered = l.r.units.answered(whole, now)
+	}
+	if recovered {
+		l.r.log.InfoContext(ctx, "Broker answers again", "destination", l.r.config().Destination, "unit", whole)
+		l.r.poke()
 	}
 }
 

@@ -94,7 +94,7 @@ func (l *lane) fetch(ctx context.Context, c shard.Claim, late []message.Position
 func (l *lane) take(ctx context.Context, now time.Time, c shard.Claim, late lateRows) {
 	l.readDone("claim")
 	t := l.mem.take(c, late, l.batch.MaxMessages)
-	l.ahead = t.ready
+	l.ahead, l.kept = t.ready, false
 	if t.reordered > 0 {
 		l.r.metrics.late.Add(float64(t.reordered))
 	}

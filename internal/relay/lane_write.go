@@ -37,7 +37,8 @@ func (l *lane) settle(rows []shard.Row, places []string) {
 // hold holds rows whose key waits. A row whose gate is gone by then is read again.
 func (l *lane) hold(rows []shard.Row) {
 	ids, held := idsOf(rows), l.lease
-	var got []message.Position
+	reach := l.mem.read
+	var got shard.Held
 	l.enqueue(&write{
 		doing: "hold",
 		keys:  l.keysOf(rows),
@@ -46,8 +47,9 @@ func (l *lane) hold(rows []shard.Row) {
 			return err
 		},
 		done: func() {
-			behind := make(map[message.Position]struct{}, len(got))
-			for _, p := range got {
+			l.mem.wrote(got.Xid, reach)
+			behind := make(map[message.Position]struct{}, len(got.Positions))
+			for _, p := range got.Positions {
 				behind[p] = struct{}{}
 			}
 			var free []shard.Row
@@ -251,6 +253,8 @@ func (l *lane) putAside(now time.Time, rows []shard.Row) {
 		return
 	}
 	held, ids, keys := l.lease, idsOf(rows), l.keysOf(rows)
+	reach := l.mem.read
+	var xid uint64
 	delays := make([]shard.Delay, len(keys))
 	least := l.unitWait(now, rows)
 	for i, k := range keys {
@@ -259,13 +263,28 @@ func (l *lane) putAside(now time.Time, rows []shard.Row) {
 	l.enqueue(&write{
 		doing: "put aside",
 		keys:  keys,
-		do:    func(ctx context.Context) error { return l.r.store.PutAside(ctx, held, delays, ids) },
+		do: func(ctx context.Context) (err error) {
+			xid, err = l.r.store.PutAside(ctx, held, delays, ids)
+			return err
+		},
 		done: func() {
+			l.mem.wrote(xid, reach)
 			for i := range rows {
 				l.mem.held(&rows[i])
 			}
 		},
 	})
+}
+
+// untilTried returns how long it takes until one of the units of these rows may be tried.
+func (l *lane) untilTried(now time.Time, rows []shard.Row) time.Duration {
+	var wait time.Duration
+	for i := range rows {
+		if w := l.r.units.wait(l.r.unit(&rows[i]), now); i == 0 || w < wait {
+			wait = w
+		}
+	}
+	return wait
 }
 
 // unitWait returns how long the unit that takes messages last of all of these rows takes none.

@@ -66,6 +66,8 @@ func (m *members) round(ctx, hard context.Context) {
 	}
 	now := m.r.now()
 	m.r.totals.sample(now)
+	failing, _ := m.r.failing(now)
+	m.r.metrics.failing.Set(float64(len(failing)))
 	if !now.Before(m.joinAt) {
 		m.join(ctx, now)
 	}

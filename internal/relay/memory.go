@@ -177,13 +177,19 @@ func prefix(c shard.Claim, late lateRows, maxMessages int) ([]shard.Row, message
 	return rows, reach
 }
 
-// settled notes that rows moved to the archive by transaction xid, before which reach had been read. One note at a
-// time: the floor follows a busy lane closely enough, and a note that were replaced all the time would never serve.
+// settled notes that rows moved to the archive by transaction xid, before which reach had been read.
 func (m *memory) settled(rows []shard.Row, xid uint64, reach message.Position) {
 	for i := range rows {
 		m.leave(rows[i].Position)
 		m.sent.add(&rows[i])
 	}
+	m.wrote(xid, reach)
+}
+
+// wrote notes a transaction of this lane before which reach had been read. One note at a time: the floor follows a busy
+// lane closely enough, and a note that were replaced all the time would never serve. A lane that only holds rows notes
+// that too: each claim would look at all that it has held otherwise.
+func (m *memory) wrote(xid uint64, reach message.Position) {
 	if m.note.xid == 0 && xid != 0 {
 		m.note = note{reach: reach, xid: xid}
 	}

@@ -110,6 +110,23 @@ func TestOneNoteAtATime(t *testing.T) {
 	}
 }
 
+// A lane may hold a whole backlog before it settles anything: a floor that stayed would let each claim look at all of it.
+func TestTheFloorFollowsALaneThatOnlyHoldsRows(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	for batch := range message.Position(50) {
+		first := row("a", 2*batch+1)
+		second := row("a", 2*batch+2)
+		m.read1(t, 100+uint64(batch), first, second)
+		if behind := m.read - m.floor; behind > 6 {
+			t.Fatalf("a claim looks at %d positions below batch %d, want those of the last batches", behind, batch)
+		}
+		m.wrote(100+uint64(batch), m.read)
+		m.held(&first)
+		m.held(&second)
+	}
+}
+
 func TestARowThatIsGivenBackPutsTheFloorBelowItself(t *testing.T) {
 	t.Parallel()
 

@@ -20,6 +20,7 @@ type Metrics struct {
 	results     *prometheus.CounterVec
 	duration    *prometheus.HistogramVec
 	held        *prometheus.GaugeVec
+	failing     prometheus.Gauge
 	transitions prometheus.Counter
 	late        prometheus.Counter
 	vanished    prometheus.Counter
@@ -54,7 +55,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Help:    "Time from handing a batch to the broker's client to the last answer.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16),
 		}, []string{"broker"}),
-		held:        f.NewGaugeVec(gauge("lease_held", "1 for each shard that this process holds."), []string{"shard"}),
+		held: f.NewGaugeVec(gauge("lease_held", "1 for each shard that this process holds."), []string{"shard"}),
+		failing: f.NewGauge(gauge(
+			"failing_units", "Parts of the broker, such as partitions, that take no messages as far as this process knows.")),
 		transitions: counter("lease_transitions_total", "Shards taken, given back and lost."),
 		late:        counter("late_rows_total", "Rows found below a later row of their key that was sent."),
 		vanished: counter(

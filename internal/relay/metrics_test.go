@@ -43,6 +43,7 @@ func TestMetricNames(t *testing.T) {
 		"postrider_outbox_claimed_messages_total COUNTER",
 		"postrider_outbox_dropped_markers_total COUNTER",
 		"postrider_outbox_expired_messages_total COUNTER",
+		"postrider_outbox_failing_units GAUGE",
 		"postrider_outbox_lag_seconds GAUGE",
 		"postrider_outbox_late_rows_total COUNTER",
 		"postrider_outbox_lease_held GAUGE shard",

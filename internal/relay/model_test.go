@@ -21,10 +21,11 @@ import (
 )
 
 // The model runs the real relay on a real PostgreSQL under everything that goes wrong: writers that commit late or roll
-// back, a broker that refuses until budgets are spent, answers late, twice or not at all, or is not there, people who
-// replay and discard dead letters and send published messages again, a database that fails any statement or loses its answer,
-// processes that are killed, and processes that stand still until another has their shards and then go on. Afterwards every message must have arrived, the first time in
-// the order of its key, and nothing may be left behind.
+// back, a broker that refuses until budgets are spent, answers late, twice or not at all, or is not there, as a whole or
+// in one of its parts, people who replay and discard dead letters and send published messages again, a database that
+// fails any statement or loses its answer, processes that are killed, and processes that stand still until another has
+// their shards and then go on. Afterwards every message must have arrived, the first time in the order of its key, and
+// nothing may be left behind; and none may have been given up before its budget was spent, or tried beyond that.
 //
 // A mutation puts one named mistake into the relay's edges; then the model must find something wrong. Without that it
 // would prove nothing.
@@ -42,8 +43,10 @@ type model struct {
 	quiet  atomic.Bool // nothing goes wrong any more
 	writes atomic.Int64
 	judge  *orderJudge
-	late   sync.WaitGroup // messages that arrive after their publish was given up
-	counts struct{ crashes, freezes, rejects, unknowns, outages, replays, discards, again atomic.Int64 }
+	jury   *jury
+	down   atomic.Pointer[string] // the part of the broker that takes nothing; nil: none
+	late   sync.WaitGroup         // messages that arrive after their publish was given up
+	counts struct{ crashes, freezes, rejects, unknowns, outages, partly, replays, discards, again atomic.Int64 }
 }
 
 // orderJudge watches what arrives for the first time out of order.
@@ -87,6 +90,12 @@ type modelBroker struct {
 	random *rand.Rand
 }
 
+// Unit implements broker.Router.
+func (*modelBroker) Unit(m *message.Message) string { return partOf(m.OrderingKey) }
+
+// Units implements broker.Router.
+func (*modelBroker) Units() []string { return []string{"even", "odd"} }
+
 // Publish implements broker.Publisher with answers at random. A process that stands still has one message on the
 // wire: it arrives whenever that process goes on, whatever its deadline says by then.
 func (b *modelBroker) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
@@ -97,10 +106,7 @@ func (b *modelBroker) Publish(ctx context.Context, batch []message.Message) []br
 		b.m.counts.outages.Add(1)
 	}
 	for i, msg := range batch {
-		key := msg.OrderingKey
-		if b.m.unordered {
-			key = msg.ID.String()
-		}
+		key := b.m.keyOf(&msg)
 		onWire := b.frozen.wait(context.WithoutCancel(ctx))
 		switch {
 		case closed[key]:
@@ -113,9 +119,30 @@ func (b *modelBroker) Publish(ctx context.Context, batch []message.Message) []br
 		default:
 			got[i] = b.one(msg)
 		}
+		b.m.witness(&msg, got[i])
 		closed[key] = got[i].Outcome != broker.Confirmed
 	}
 	return got
+}
+
+// keyOf returns what holds up what.
+func (m *model) keyOf(msg *message.Message) string {
+	if m.unordered {
+		return msg.ID.String()
+	}
+	return msg.OrderingKey
+}
+
+// witness tells the jury of an answer.
+func (m *model) witness(msg *message.Message, c broker.Confirmation) {
+	part, key := partOf(msg.OrderingKey), m.keyOf(msg)
+	switch c.Outcome {
+	case broker.Confirmed:
+		m.jury.gotThrough(part, key)
+	case broker.Rejected, broker.Ambiguous, broker.Unknown:
+		m.jury.failed(msg.ID, part, key, c.Outcome == broker.Rejected)
+	case broker.Unavailable:
+	}
 }
 
 // one answers for one message.
@@ -124,8 +151,12 @@ func (b *modelBroker) one(m message.Message) broker.Confirmation {
 	if b.m.quiet.Load() {
 		x = 0
 	}
+	down := b.m.down.Load()
+	if down != nil && *down == partOf(m.OrderingKey) {
+		return partIsDown(&m, x)
+	}
 	switch {
-	case x < 0.78, m.Type == message.SkippedType && x < 0.94: // a marker that were dropped would leave a hole
+	case x < 0.78, m.Type == message.SkippedType && x < 0.98: // a marker that were dropped would leave a hole
 		b.m.judge.arrived(m)
 		return broker.Confirmation{Outcome: broker.Confirmed, Position: "ORDERS@1"}
 	case x < 0.80: // the broker keeps it twice
@@ -153,6 +184,36 @@ func (b *modelBroker) one(m message.Message) broker.Confirmation {
 	default:
 		b.m.counts.unknowns.Add(1)
 		return unknown
+	}
+}
+
+// partIsDown is an answer of a part of the broker that takes nothing. None of them says so for sure.
+func partIsDown(m *message.Message, x float64) broker.Confirmation {
+	switch {
+	case m.Type == message.SkippedType: // as in one
+		return broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonBrokerError}
+	case x < 0.5:
+		return unknown
+	case x < 0.9:
+		return broker.Confirmation{Outcome: broker.Ambiguous, Reason: broker.ReasonPermissionDenied}
+	default:
+		return broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonBrokerError}
+	}
+}
+
+// weather takes a part of the broker down now and then until ctx ends.
+func (m *model) weather(ctx context.Context) {
+	random := seeded(m.seed + 99)
+	defer m.down.Store(nil)
+	for rest(ctx, random, 100, 400) && !m.quiet.Load() {
+		part := []string{"even", "odd"}[random.IntN(2)]
+		m.counts.partly.Add(1)
+		m.down.Store(&part)
+		goesOn := rest(ctx, random, 100, 300)
+		m.down.Store(nil)
+		if !goesOn {
+			return
+		}
 	}
 }
 
@@ -277,7 +338,7 @@ func (m *model) processConfig(c *relay.Config) {
 		MaxMessages: 12, MaxBytes: 1 << 20, PollInterval: 5 * time.Millisecond, PublishTimeout: 300 * time.Millisecond,
 	}
 	c.Backoff = retry.Backoff{Initial: 3 * time.Millisecond, Max: 30 * time.Millisecond}
-	c.Budget = retry.Budget{MaxAttempts: 2, MaxElapsed: time.Hour}
+	c.Budget = retry.Budget{MaxAttempts: modelAttempts, MaxElapsed: time.Hour}
 }
 
 // decider replays and discards dead letters until ctx ends: some at random while there is trouble, all afterwards.
@@ -318,6 +379,9 @@ func (m *model) again(ctx context.Context, desk *outboxdb.Desk, key string) {
 func (m *model) decide(ctx context.Context, desk *outboxdb.Desk, id int64, again bool) {
 	count := &m.counts.discards
 	var err error
+	if again && m.mutate.replay != nil {
+		m.mutate.replay(m, id)
+	}
 	if again {
 		count, err = &m.counts.replays, desk.Replay(ctx, id, somebody, m.skip || m.unordered)
 	} else {
@@ -391,6 +455,7 @@ func (m *model) writeSome(ctx context.Context, tx pgx.Tx, random *rand.Rand) err
 func (m *model) run(trouble, patience time.Duration) []string {
 	m.t.Helper()
 	m.judge = &orderJudge{seen: make(map[string]int64), ids: make(map[message.ID]int), counts: !m.unordered}
+	m.jury = newJury()
 	ctx, cancel := context.WithCancel(m.t.Context())
 	defer cancel()
 	writing, stopWriting := context.WithTimeout(ctx, trouble)
@@ -400,6 +465,7 @@ func (m *model) run(trouble, patience time.Duration) []string {
 		writers.Go(func() { m.writer(writing, i) })
 	}
 	members.Go(func() { m.decider(ctx) })
+	members.Go(func() { m.weather(writing) })
 	for i := range uint64(2) {
 		mb := &member{m: m, index: i, random: seeded(m.seed*1000 + i), frozen: &freezer{}}
 		members.Go(func() { mb.live(ctx) })
@@ -441,7 +507,7 @@ func (m *model) comeToRest(patience time.Duration) {
 // wrong compares what the broker has with what was committed.
 func (m *model) wrong() []string {
 	m.t.Helper()
-	wrong := m.judge.mistakes()
+	wrong := append(m.judge.mistakes(), m.jury.unjust(m.givenUp())...)
 	note := func(n int64, what string) {
 		if n != 0 {
 			wrong = append(wrong, fmt.Sprintf("%d %s", n, what))
@@ -454,6 +520,8 @@ func (m *model) wrong() []string {
 		"rows archived twice")
 	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state IN ('Open', 'Replaying')`),
 		"dead letters undecided")
+	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_outbox_published WHERE attempts >= $1`, modelAttempts),
+		"rows tried beyond their budget")
 	written := testkit.Value[int64](m.DB, `SELECT coalesce(sum(last), 0)::bigint FROM message_outbox_sequence`)
 	archived := testkit.Values[[16]byte](m.DB, `SELECT event_id FROM message_outbox_published`)
 	given := testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state = 'Discarded'`)
@@ -472,11 +540,33 @@ func (m *model) wrong() []string {
 	}
 	note(missing, "archived messages that never arrived")
 	m.t.Logf("seed %d: %d messages, %d repeats, %d crashes, %d freezes, %d rejects, %d unknowns, %d outages, "+
-		"%d replays, %d discards, %d sent again; wrong: %v",
+		"%d outages of a part, %d replays, %d discards, %d sent again; wrong: %v",
 		m.seed, written, repeats, m.counts.crashes.Load(), m.counts.freezes.Load(), m.counts.rejects.Load(),
-		m.counts.unknowns.Load(), m.counts.outages.Load(), m.counts.replays.Load(), m.counts.discards.Load(),
-		m.counts.again.Load(), wrong)
+		m.counts.unknowns.Load(), m.counts.outages.Load(), m.counts.partly.Load(), m.counts.replays.Load(),
+		m.counts.discards.Load(), m.counts.again.Load(), wrong)
 	return wrong
+}
+
+// givenUp returns the messages that became dead letters, with the last time they did.
+func (m *model) givenUp() []sentence {
+	m.t.Helper()
+	rows, err := m.Pool().Query(m.t.Context(),
+		`SELECT event_id::uuid, clock_timestamp() - last_failed_at FROM message_failure`)
+	if err != nil {
+		m.t.Fatalf("read the dead letters: %v", err)
+	}
+	now := time.Now()
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sentence, err error) {
+		var id [16]byte
+		var ago time.Duration
+		err = row.Scan(&id, &ago)
+		s.id, s.at = message.ID(id), now.Add(-ago)
+		return s, err
+	})
+	if err != nil {
+		m.t.Fatalf("read the dead letters: %v", err)
+	}
+	return out
 }
 
 func TestModel(t *testing.T) {

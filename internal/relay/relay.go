@@ -140,6 +140,14 @@ func (r *Relay) unit(row *shard.Row) string {
 	return r.router.Unit(&row.Message)
 }
 
+// rest returns how long nothing at all can be sent at now, and whether every part of a broker of several fails.
+func (r *Relay) rest(now time.Time) (wait time.Duration, all bool) {
+	if r.router != nil {
+		wait, all = r.units.rest(r.router.Units(), now)
+	}
+	return max(wait, r.units.wait(r.config().Unit, now)), all
+}
+
 // Reconfigure takes run policy, batch bounds, backoff and retry budget over. It changes nothing when cfg is invalid or differs in
 // what is fixed.
 func (r *Relay) Reconfigure(cfg Config) error {

@@ -79,10 +79,20 @@ func (r *Relay) ObservedTime() *time.Time {
 	return r.totals.observedAt
 }
 
-// brokerCondition is what the last answers of the broker say.
+// failing returns the units that fail as far as is known, and the latest time at which one of them began to. One that
+// nobody has tried for long, such as a partition without messages, is not known.
+func (r *Relay) failing(now time.Time) (names []string, latest time.Time) {
+	return r.units.failing(now.Add(-2 * max(time.Minute, r.config().Backoff.Max)))
+}
+
+// brokerCondition is what the last answers of the broker say. While some of its parts take messages, it is there.
 func (r *Relay) brokerCondition(cfg *Config) statusz.Condition {
 	c := statusz.Condition{Type: conditionBroker, Status: "Unknown", Reason: reasonUnknown}
 	outage, worked := r.units.state(cfg.Unit)
+	failing, latest := r.failing(r.now())
+	if outage == nil && len(failing) > 0 && !r.units.took(cfg.Unit, latest) {
+		outage, _ = r.units.state(failing[0])
+	}
 	switch {
 	case outage != nil:
 		c.Status, c.Reason, c.Message = "False", string(outage.Reason), outage.Detail

@@ -32,12 +32,12 @@ type Settler interface {
 
 // Gatekeeper changes which keys wait. It returns lease.ErrLost as Settler does.
 type Gatekeeper interface {
-	// Hold holds the rows whose gate exists and returns their positions.
-	Hold(ctx context.Context, l lease.Lease, ids []message.ID) ([]message.Position, error)
+	// Hold holds the rows whose gate exists.
+	Hold(ctx context.Context, l lease.Lease, ids []message.ID) (shard.Held, error)
 	// Refuse makes the keys of refused rows wait, or the rows dead letters, and holds the other rows given.
 	Refuse(ctx context.Context, l lease.Lease, refused []shard.Refusal, hold []message.ID) error
-	// PutAside makes keys wait and holds the rows given, without counting anything.
-	PutAside(ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID) error
+	// PutAside makes keys wait and holds the rows given, without counting anything. It returns its transaction's id.
+	PutAside(ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID) (xid uint64, err error)
 	// Release opens gates; a key with more than most held rows starts to drain.
 	Release(ctx context.Context, l lease.Lease, keys []string, most int) ([]shard.Released, error)
 	// Postpone lets keys wait longer.

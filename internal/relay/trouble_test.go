@@ -97,7 +97,7 @@ func (s *troubledStore) SettleDue(
 
 func (s *troubledStore) Hold(
 	ctx context.Context, l lease.Lease, ids []message.ID,
-) (held []message.Position, err error) {
+) (held shard.Held, err error) {
 	err = s.around(ctx, func() (err error) {
 		held, err = s.Store.Hold(ctx, l, ids)
 		return err
@@ -109,8 +109,14 @@ func (s *troubledStore) Refuse(ctx context.Context, l lease.Lease, refused []sha
 	return s.around(ctx, func() error { return s.Store.Refuse(ctx, l, refused, hold) })
 }
 
-func (s *troubledStore) PutAside(ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID) error {
-	return s.around(ctx, func() error { return s.Store.PutAside(ctx, l, delays, hold) })
+func (s *troubledStore) PutAside(
+	ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID,
+) (xid uint64, err error) {
+	err = s.around(ctx, func() (err error) {
+		xid, err = s.Store.PutAside(ctx, l, delays, hold)
+		return err
+	})
+	return xid, err
 }
 
 func (s *troubledStore) Release(

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -113,18 +114,23 @@ func (u *units) succeeded(name string, s success, now time.Time) bool {
 	if one.saw[0].key != s.key {
 		one.saw[1] = one.saw[0]
 	}
-	one.saw[0] = s
-	recovered := one.outage != nil
-	if recovered {
-		if len(one.past) == maxOutages { // the gap between the two oldest counts as part of them
-			one.past[1].from = one.past[0].from
-			one.past = one.past[1:]
-		}
-		one.past = append(one.past, span{one.since, now})
+	one.saw[0], one.worked = s, true
+	return one.heal(now)
+}
+
+// heal ends the unit's pause and says whether it had failed.
+func (u *unit) heal(now time.Time) bool {
+	u.breaker.Succeeded()
+	if u.outage == nil {
+		return false
 	}
-	one.breaker.Succeeded()
-	one.outage, one.worked = nil, true
-	return recovered
+	if len(u.past) == maxOutages { // the gap between the two oldest counts as part of them
+		u.past[1].from = u.past[0].from
+		u.past = u.past[1:]
+	}
+	u.past = append(u.past, span{u.since, now})
+	u.outage = nil
+	return true
 }
 
 // witness says whether a message of another key, sent after the given time, got through the unit.
@@ -185,6 +191,63 @@ func (u *units) spare(name string, s retry.Share, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.get(name, now).purse.Take(s, now, 1) == 1
+}
+
+// answered ends the pause of a unit, and says whether it had failed. Nobody got through.
+func (u *units) answered(name string, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	one := u.get(name, now)
+	return one.heal(now)
+}
+
+// fails says whether the unit fails.
+func (u *units) fails(name string) bool {
+	outage, _ := u.state(name)
+	return outage != nil
+}
+
+// rest returns how long nothing can be sent at now, since all of these units fail and each is paused; and whether all
+// fail. No names, no knowledge.
+func (u *units) rest(names []string, now time.Time) (wait time.Duration, all bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for i, name := range names {
+		one := u.by[name]
+		if one == nil || one.outage == nil {
+			return 0, false
+		}
+		if w := one.breaker.Wait(now); i == 0 || w < wait {
+			wait = w
+		}
+	}
+	return wait, len(names) > 0
+}
+
+// took says whether the unit took a message that was sent after the given time.
+func (u *units) took(name string, after time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	one := u.by[name]
+	return one != nil && one.saw[0].at.After(after)
+}
+
+// failing returns the units that fail and were used since the given time, in order, and the latest time at which one of
+// them began to.
+func (u *units) failing(since time.Time) (names []string, latest time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for name, one := range u.by {
+		if one.outage == nil || one.used.Before(since) {
+			continue
+		}
+		names = append(names, name)
+		if one.since.After(latest) {
+			latest = one.since
+		}
+	}
+	slices.Sort(names)
+	return names, latest
 }
 
 // tryAgain ends all pauses without forgetting why they began.

@@ -217,7 +217,7 @@ func (o outages) add(f facts, r *shard.Row, c broker.Confirmation, confirmed map
 	if c.Reason == broker.ReasonNotSent || (c.Outcome == broker.Unknown && confirmed[unit]) {
 		return o
 	}
-	if c.Reason.WholeBroker() {
+	if c.WholeBroker() {
 		unit = f.broker
 	}
 	if _, known := o[unit]; known {

@@ -253,10 +253,11 @@ func (d *dog) loops() []string {
 // writeSQL writes one message as every writer of ours does: the sequence row of the key serialises its writers.
 const writeSQL = `
 WITH s AS (
-  INSERT INTO message_outbox_sequence AS q (source, destination, ordering_key, last) VALUES ('shop', '', $2, 1)
+  INSERT INTO message_outbox_sequence AS q (source, destination, ordering_key, last) VALUES ('shop', $3, $2, 1)
   ON CONFLICT (source, destination, ordering_key) DO UPDATE SET last = q.last + 1 RETURNING last)
-INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
-SELECT $1, 'order.paid', 'shop', $2, last, convert_to('{"n":' || last || '}', 'UTF8'), clock_timestamp() FROM s
+INSERT INTO message_outbox
+  (event_id, event_type, source, ordering_key, destination, aggregate_version, payload, occurred_at)
+SELECT $1, 'order.paid', 'shop', $2, $3, last, convert_to('{"n":' || last || '}', 'UTF8'), clock_timestamp() FROM s
 RETURNING position, aggregate_version`
 
 // querier is a pool or a transaction.
@@ -266,12 +267,17 @@ type querier interface {
 
 // write writes one message of a key.
 func write(ctx context.Context, q querier, key string) (message.Message, error) {
+	return writeTo(ctx, q, key, "")
+}
+
+// writeTo writes one message of a key to a destination.
+func writeTo(ctx context.Context, q querier, key, destination string) (message.Message, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return message.Message{}, err
 	}
-	m := message.Message{ID: message.ID(id), OrderingKey: key}
-	err = q.QueryRow(ctx, writeSQL, id, key).Scan(&m.Position, &m.AggregateVersion)
+	m := message.Message{ID: message.ID(id), OrderingKey: key, Destination: destination}
+	err = q.QueryRow(ctx, writeSQL, id, key, destination).Scan(&m.Position, &m.AggregateVersion)
 	return m, err
 }
 
@@ -381,12 +387,21 @@ func (l *ledger) Publish(_ context.Context, batch []message.Message) []broker.Co
 
 // versions returns the versions of a key in the order in which they were kept.
 func (l *ledger) versions(key string) []int64 {
+	var out []int64
+	for _, m := range l.all(key) {
+		out = append(out, m.AggregateVersion)
+	}
+	return out
+}
+
+// all returns the messages of a key in the order in which they were kept.
+func (l *ledger) all(key string) []message.Message {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []int64
+	var out []message.Message
 	for _, m := range l.kept {
 		if m.OrderingKey == key {
-			out = append(out, m.AggregateVersion)
+			out = append(out, m)
 		}
 	}
 	return out

@@ -53,6 +53,14 @@ type Claim struct {
 	Cut  bool
 }
 
+// Held is what became of rows whose key waits.
+type Held struct {
+	// Positions are those of the rows that are held now; the gate of the others was gone.
+	Positions []message.Position
+	// Xid is the holding transaction's id.
+	Xid uint64
+}
+
 // Settlement is what became of confirmed rows.
 type Settlement struct {
 	// Moved counts the rows that this settle moved to the archive.

@@ -20,7 +20,17 @@ func Publisher(next broker.Publisher, tracer trace.Tracer, system, destination s
 	if tracer == nil {
 		return next
 	}
-	return &publisher{next: next, tracer: tracer, system: system, destination: destination}
+	p := &publisher{next: next, tracer: tracer, system: system, destination: destination}
+	if router, ok := next.(broker.Router); ok {
+		return routing{p, router}
+	}
+	return p
+}
+
+// routing is a publisher that tells the broker's parts apart as the one it wraps does.
+type routing struct {
+	*publisher
+	broker.Router
 }
 
 type publisher struct {

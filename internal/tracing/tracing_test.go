@@ -117,6 +117,24 @@ func TestABatchWithoutTracedMessagesIsNoSpan(t *testing.T) {
 	}
 }
 
+// partly is a publisher to a broker of several parts.
+type partly struct{ answering }
+
+func (partly) Unit(m *message.Message) string { return m.OrderingKey }
+func (partly) Units() []string                { return nil }
+
+func TestATracedPublisherTellsTheBrokersPartsApartAsTheOneItWraps(t *testing.T) {
+	t.Parallel()
+	tracer, _ := recorder(t)
+	if _, ok := Publisher(answering(nil), tracer, "nats", "orders").(broker.Router); ok {
+		t.Error("a broker that is one unit has become several")
+	}
+	router, ok := Publisher(partly{}, tracer, "kafka", "orders").(broker.Router)
+	if !ok || router.Unit(&message.Message{OrderingKey: "a"}) != "a" {
+		t.Error("the broker's parts are not told apart any more")
+	}
+}
+
 func TestWithoutATracerNothingIsWrapped(t *testing.T) {
 	t.Parallel()
 	next := answering(nil)

@@ -114,6 +114,7 @@ func RunPublisher(t *testing.T, subject func(t *testing.T) *Subject) {
 		"a context that has ended sends nothing":                    endedContext,
 		"publishing goes on after cut connections":                  publishThroughCuts,
 		"what was confirmed outlives a killed broker, in order":     publishThroughKill,
+		"a message is kept in the unit that is named for it":        unitsArePlaces,
 		"batches side by side keep the order of their keys":         concurrentBatches,
 	})
 }

@@ -68,7 +68,7 @@ func (c *call) run(ctx context.Context, with *client) {
 		return
 	}
 	c.check(found)
-	before := with.produced.Load()
+	before := with.traffic()
 	for i := range c.batch {
 		c.hand(ctx, with, i, before)
 	}
@@ -189,9 +189,9 @@ func recordBytes(record *kgo.Record) int {
 	return n
 }
 
-// hand gives a message to the library, which sends nothing before the flush. Before is how many produce requests the
-// client had written then.
-func (c *call) hand(ctx context.Context, with *client, i int, before int64) {
+// hand gives a message to the library, which sends nothing before the flush. Before is what the client had sent and
+// heard then.
+func (c *call) hand(ctx context.Context, with *client, i int, before traffic) {
 	c.mu.Lock()
 	if c.taken || c.states[i] != waiting && c.states[i] != again {
 		c.mu.Unlock()
@@ -204,7 +204,7 @@ func (c *call) hand(ctx context.Context, with *client, i int, before int64) {
 }
 
 // told takes the library's word on a message.
-func (c *call) told(with *client, i int, record *kgo.Record, err error, before int64) {
+func (c *call) told(with *client, i int, record *kgo.Record, err error, before traffic) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.taken || c.states[i] != handed {
@@ -214,8 +214,8 @@ func (c *call) told(with *client, i int, record *kgo.Record, err error, before i
 		c.settleLocked(i, broker.Confirmation{Outcome: broker.Confirmed, Position: position(record)})
 		return
 	}
-	if errors.Is(err, kgo.ErrRecordRetries) && with.produced.Load() == before {
-		c.settleLocked(i, unsent(with)) // no request has left since
+	if errors.Is(err, kgo.ErrRecordRetries) && with.produced.Load() == before.produced {
+		c.settleLocked(i, unsent(with, before)) // no request has left since
 		return
 	}
 	got := answerTo(err, record.Topic, c.fallback(record))
@@ -231,10 +231,18 @@ func position(record *kgo.Record) string {
 		strconv.FormatInt(record.Offset, 10)
 }
 
-// unsent says why nothing could be sent.
-func unsent(with *client) broker.Confirmation {
+// unsent says why nothing could be sent. What another broker answered meanwhile is not the cluster's failure: it is that
+// of the partitions whose leader is away.
+func unsent(with *client, before traffic) broker.Confirmation {
 	server, err := with.dial.failure()
-	if state := endpoint.StateError(server, err); state != nil {
+	state := endpoint.StateError(server, err)
+	if state != nil && state.Reason != broker.ReasonUnreachable {
+		return unavailable(state)
+	}
+	if with.heard.Load() != before.heard {
+		return broker.Postpone(broker.ReasonBrokerError, "the leader of the message's partition is not reachable")
+	}
+	if state != nil {
 		return unavailable(state)
 	}
 	return broker.Postpone(broker.ReasonUnreachable, "the brokers of the messages' partitions are not reachable")
@@ -252,7 +260,7 @@ func (c *call) sendAlone(ctx context.Context, with *client) {
 		}
 		c.mu.Unlock()
 		if st == again {
-			c.hand(ctx, with, i, with.produced.Load())
+			c.hand(ctx, with, i, with.traffic())
 			if with.Flush(ctx) != nil {
 				return
 			}
@@ -305,10 +313,10 @@ func (c *call) failed() bool {
 }
 
 // finish takes the results after the client was cut: what has no answer is Unknown, unless no request has left at all.
-func (c *call) finish(with *client, before int64) []broker.Confirmation {
+func (c *call) finish(with *client, before traffic) []broker.Confirmation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sent := with.produced.Load() != before
+	sent := with.produced.Load() != before.produced
 	for i := range c.batch {
 		switch c.states[i] {
 		case settled:
@@ -319,7 +327,7 @@ func (c *call) finish(with *client, before int64) []broker.Confirmation {
 		case handed:
 			c.results[i] = broker.Doubt(broker.ReasonNoAnswer, "no answer in time")
 			if !sent {
-				c.results[i] = unsent(with)
+				c.results[i] = unsent(with, before)
 			}
 		}
 	}

@@ -39,6 +39,14 @@ type client struct {
 	produced atomic.Int64 // produce requests that were begun to be written
 	closing  sync.Once
 	answered atomic.Int64 // produce requests that were answered
+	heard    atomic.Int64 // answers of any broker to any request
+}
+
+// traffic is what a client had sent and heard at one time.
+type traffic struct{ produced, heard int64 }
+
+func (c *client) traffic() traffic {
+	return traffic{produced: c.produced.Load(), heard: c.heard.Load()}
 }
 
 // newClient returns a client that connects when it is first used.
@@ -77,12 +85,16 @@ func (c *client) close() {
 	c.closing.Do(func() { go c.Client.Close() })
 }
 
-// answers counts the answers to produce requests.
+// answers counts the answers of brokers.
 type answers struct{ c *client }
 
 // OnBrokerRead implements kgo.HookBrokerRead.
 func (a answers) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
-	if key == produceKey && err == nil {
+	if err != nil {
+		return
+	}
+	a.c.heard.Add(1)
+	if key == produceKey {
 		a.c.answered.Add(1)
 	}
 }

@@ -41,6 +41,7 @@ type Publisher struct {
 	publish      PublisherConfig
 	destinations broker.Destinations
 	topics       topics
+	partitioner  partitioner
 	cuts         atomic.Int64
 
 	mu     sync.Mutex
@@ -71,7 +72,8 @@ func NewPublisher(cfg Config, publish PublisherConfig) (*Publisher, error) {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
 	return &Publisher{
-		cfg: cfg, publish: publish, destinations: destinations, open: make(map[*client]struct{}),
+		cfg: cfg, publish: publish, destinations: destinations, partitioner: newPartitioner(publish.Topic),
+		open: make(map[*client]struct{}),
 	}, nil
 }
 
@@ -110,7 +112,7 @@ func (p *Publisher) take() (*client, error) {
 	}
 	c, err := newClient(p.cfg,
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(compression),
-		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2, as Java clients hash keys
+		kgo.RecordPartitioner(hashKeys()),
 		kgo.ManualFlushing(), kgo.MaxBufferedRecords(1<<20), kgo.RecordRetries(recordTries), kgo.UnknownTopicRetries(1),
 		kgo.ProducerBatchMaxBytesFn(p.batchBytes),
 	)
@@ -178,7 +180,7 @@ func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []brok
 	if err != nil {
 		return c.abandon(unavailable(err))
 	}
-	before := with.produced.Load()
+	before := with.traffic()
 	go c.run(ctx, with)
 	select {
 	case <-c.over:

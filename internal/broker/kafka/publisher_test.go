@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,10 +148,49 @@ func TestKeysGoToThePartitionThatJavaClientsChoose(t *testing.T) {
 	} {
 		m := brokertest.Message(key, 1)
 		got := publish(t, p, m)[0]
-		prefix := fmt.Sprintf("%s/%d@", topic, (hash&0x7fffffff)%partitions)
+		unit := fmt.Sprintf("%s/%d", topic, (hash&0x7fffffff)%partitions)
+		if named := p.Unit(&m); named != unit {
+			t.Errorf("the unit of key %s is %s, want %s", key, named, unit)
+		}
+		prefix := unit + "@"
 		if !strings.HasPrefix(got.Position, prefix) {
 			t.Errorf("key %s is at %q (%s), want %s", key, got.Position, got.Detail, prefix)
 		}
+	}
+}
+
+func TestATopicThatNobodyHasLookedAtIsOneUnit(t *testing.T) {
+	t.Parallel()
+	p := newPublisher(t, Config{BootstrapServers: []string{"127.0.0.1:1"}, TLS: endpoint.TLS{Mode: endpoint.Insecure}},
+		PublisherConfig{Topic: "orders", Allowed: []string{"orders.*"}})
+	m := brokertest.Message("a", 1)
+	for destination, unit := range map[string]string{"": "orders", "orders.eu": "orders.eu", "not allowed": "orders"} {
+		m.Destination = destination
+		if got := p.Unit(&m); got != unit {
+			t.Errorf("the unit of destination %q is %q, want %q", destination, got, unit)
+		}
+	}
+	p.topics.keep(map[string]topic{"orders": {partitions: 2}})
+	p.topics.forget() // as after each failure
+	m.Destination = ""
+	if got := p.Unit(&m); !strings.HasPrefix(got, "orders/") {
+		t.Errorf("after a failure the unit is %q: it is another one than before", got)
+	}
+}
+
+func TestTheUnitsAreListedWhereRowsNameNoTopics(t *testing.T) {
+	t.Parallel()
+	cfg := Config{BootstrapServers: []string{"127.0.0.1:1"}, TLS: endpoint.TLS{Mode: endpoint.Insecure}}
+	one := newPublisher(t, cfg, PublisherConfig{Topic: "orders"})
+	if got := one.Units(); !slices.Equal(got, []string{"orders"}) {
+		t.Errorf("before the first look the units are %q", got)
+	}
+	one.topics.keep(map[string]topic{"orders": {partitions: 2}})
+	if got := one.Units(); !slices.Equal(got, []string{"orders/0", "orders/1"}) {
+		t.Errorf("the units are %q", got)
+	}
+	if got := newPublisher(t, cfg, PublisherConfig{Topic: "orders", Allowed: []string{"orders.*"}}).Units(); got != nil {
+		t.Errorf("the units are %q although rows may name topics", got)
 	}
 }
 

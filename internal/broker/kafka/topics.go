@@ -31,6 +31,8 @@ type topic struct {
 	err error
 	// maxBytes bounds a record with its headers.
 	maxBytes int
+	// partitions is how many it has; 0 where that is not to be seen.
+	partitions int
 	// copies and minISR are its replicas and how many have to have a record; 0 where that is not to be seen.
 	copies, minISR int
 	cleanup        string
@@ -38,14 +40,17 @@ type topic struct {
 
 // topics remembers what a look at topics has shown.
 type topics struct {
-	mu    sync.Mutex
+	mu    sync.RWMutex
 	known map[string]topic
+	// units names the partitions of each topic that was ever seen: whatever happens to a topic, its messages belong to
+	// the same ones.
+	units map[string][]string
 }
 
 // get returns a topic that a look has shown.
 func (t *topics) get(name string) (topic, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.mu.RLock()
+	defer t.mu.RUnlock()
 	found, ok := t.known[name]
 	return found, ok
 }
@@ -64,14 +69,34 @@ const maxKnownTopics = 4096
 func (t *topics) keep(found map[string]topic) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known == nil || len(t.known)+len(found) > maxKnownTopics {
-		t.known = make(map[string]topic)
+	if t.known == nil || len(t.units)+len(found) > maxKnownTopics {
+		t.known, t.units = make(map[string]topic), make(map[string][]string)
 	}
 	for name, one := range found {
-		if one.err == nil {
-			t.known[name] = one
+		if one.err != nil {
+			continue
+		}
+		t.known[name] = one
+		if len(t.units[name]) != one.partitions {
+			t.units[name] = unitsOf(name, one.partitions)
 		}
 	}
+}
+
+// unitsOf names the partitions of a topic.
+func unitsOf(name string, partitions int) []string {
+	units := make([]string, partitions)
+	for i := range units {
+		units[i] = name + "/" + strconv.Itoa(i)
+	}
+	return units
+}
+
+// partitions returns the names of a topic's partitions, as they were last seen.
+func (t *topics) partitions(name string) []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.units[name]
 }
 
 // look asks the cluster for topics. An error is *broker.Error and says that it did not answer.
@@ -88,6 +113,7 @@ func (c *client) look(ctx context.Context, names ...string) (map[string]topic, e
 		one := topic{err: kerr.UnknownTopicOrPartition, maxBytes: assumedMaxBytes}
 		if detail, ok := details[name]; ok {
 			one.err = detail.Err
+			one.partitions = len(detail.Partitions)
 			one.copies = detail.Partitions.NumReplicas()
 		}
 		found[name] = one

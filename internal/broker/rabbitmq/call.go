@@ -204,14 +204,11 @@ func (c *call) build(i int) (*amqp.Publishing, target, *broker.Confirmation) {
 	m := &c.batch[i]
 	cfg := &c.publisher.publish
 	_, allowed := c.publisher.destinations.Resolve(m)
-	to := target{cfg.Exchange, cfg.RoutingKey}
-	if m.Destination != "" {
-		var ok bool
-		if to, ok = parseTarget(m.Destination, cfg.Exchange); !ok {
-			r := broker.Reject(broker.ReasonInvalidDestination,
-				"the destination is not routing-key or exchange/routing-key, or is an exchange of the broker's own")
-			return nil, to, &r
-		}
+	to, ok := cfg.target(m)
+	if !ok {
+		r := broker.Reject(broker.ReasonInvalidDestination,
+			"the destination is not routing-key or exchange/routing-key, or is an exchange of the broker's own")
+		return nil, to, &r
 	}
 	if !allowed {
 		r := broker.Reject(broker.ReasonNotAllowed,
@@ -324,7 +321,7 @@ func (c *call) refused(s *session, i int, to target, alone *lane) bool {
 	if s.conn.IsClosed() || said == nil {
 		return c.closed(s)
 	}
-	own := to == target{c.publisher.publish.Exchange, c.publisher.publish.RoutingKey}
+	own := to == c.publisher.publish.own()
 	switch {
 	case said.Code == amqp.PreconditionFailed:
 		c.settle(i, broker.Reject(broker.ReasonTooLarge, "the message exceeds the broker's max_message_size"))

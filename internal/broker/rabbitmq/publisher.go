@@ -31,6 +31,17 @@ type PublisherConfig struct {
 	Format message.Format
 }
 
+// own is the destination of rows that name none.
+func (c *PublisherConfig) own() target { return target{c.Exchange, c.RoutingKey} }
+
+// target returns where a message goes, and whether that can be anyone's destination.
+func (c *PublisherConfig) target(m *message.Message) (target, bool) {
+	if m.Destination == "" {
+		return c.own(), true
+	}
+	return parseTarget(m.Destination, c.Exchange)
+}
+
 const (
 	defaultWindow = 512
 	maxIdle       = 16 // connections kept for the next Publish
@@ -50,6 +61,7 @@ type Publisher struct {
 	cfg          Config
 	publish      PublisherConfig
 	destinations broker.Destinations
+	unit         string // of rows that name no destination
 	now          func() time.Time
 	cuts         atomic.Int64
 	dials        atomic.Int64
@@ -95,7 +107,7 @@ func NewPublisher(cfg Config, publish PublisherConfig) (*Publisher, error) {
 		return nil, fmt.Errorf("rabbitMQ: %w", err)
 	}
 	return &Publisher{
-		cfg: cfg, publish: publish, destinations: destinations, now: time.Now,
+		cfg: cfg, publish: publish, destinations: destinations, unit: publish.own().String(), now: time.Now,
 		proven: proven{targets: make(map[target]bool), bytes: surelyTaken}, open: make(map[*session]struct{}),
 	}, nil
 }
@@ -194,6 +206,29 @@ func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []brok
 	p.drop(s)
 	p.cuts.Add(1)
 	return c.finish()
+}
+
+var _ broker.Router = (*Publisher)(nil)
+
+// Unit implements broker.Router: an exchange with a routing key leads to queues of its own, which can be full or without
+// a leader.
+func (p *Publisher) Unit(m *message.Message) string {
+	if m.Destination == "" {
+		return p.unit
+	}
+	to, ok := p.publish.target(m)
+	if !ok {
+		return p.unit // the row is refused, whatever works
+	}
+	return to.String()
+}
+
+// Units implements broker.Router.
+func (p *Publisher) Units() []string {
+	if len(p.publish.Allowed) > 0 {
+		return nil // rows name destinations as they like
+	}
+	return []string{p.unit}
 }
 
 // Check says whether the relay's own exchange is usable. The error is *broker.Error.

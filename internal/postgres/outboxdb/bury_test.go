@@ -179,7 +179,7 @@ func TestPutAsideHoldsRowsAndCountsNothing(t *testing.T) {
 	o := newOutbox(t)
 	s, l := o.holder()
 	a, b := o.put("k1"), o.put("k1")
-	if err := s.PutAside(t.Context(), l, []shard.Delay{{Gate: "k1", Wait: 0}}, ids(a, b)); err != nil {
+	if _, err := s.PutAside(t.Context(), l, []shard.Delay{{Gate: "k1", Wait: 0}}, ids(a, b)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(numbers(a, b), o.heldRows()); diff != "" {

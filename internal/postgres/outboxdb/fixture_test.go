@@ -24,7 +24,7 @@ const patience = 20 * time.Second
 // outbox is one test's outbox on a real PostgreSQL.
 type outbox struct {
 	*testkit.DB
-	t     *testing.T
+	t     testing.TB
 	names postgres.Names
 	made  atomic.Int64
 }
@@ -47,7 +47,7 @@ func isolations(t *testing.T, run func(*testing.T, *outbox)) {
 }
 
 // newOutbox makes an outbox of one shard, so that every key shares a lane.
-func newOutbox(t *testing.T, options ...testkit.PostgresOption) *outbox {
+func newOutbox(t testing.TB, options ...testkit.PostgresOption) *outbox {
 	t.Helper()
 	db := testkit.Postgres(t, options...)
 	o := &outbox{DB: db, t: t, names: postgres.Names{Schema: db.Schema, Outbox: "message_outbox"}}

@@ -32,20 +32,18 @@ UPDATE {outbox} o SET held = true FROM {outbox_gate} g
 WHERE o.event_id = ANY($2::uuid[]) AND o.shard = $1 AND g.shard = $1 AND g.ordering_key = o.ordering_key
 RETURNING o.position`
 
-// Hold holds the rows whose gate still exists and returns their positions. The others are ready, and the caller's
-// to read again.
-func (s *Store) Hold(ctx context.Context, l lease.Lease, ids []message.ID) ([]message.Position, error) {
-	var held []message.Position
-	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+// Hold holds the rows whose gate still exists. The others are ready, and the caller's to read again.
+func (s *Store) Hold(ctx context.Context, l lease.Lease, ids []message.ID) (held shard.Held, err error) {
+	held.Xid, err = s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, s.sql.holdGated, l.Shard, uuids(ids))
 		if err != nil {
 			return err
 		}
-		held, err = pgx.CollectRows(rows, pgx.RowTo[message.Position])
+		held.Positions, err = pgx.CollectRows(rows, pgx.RowTo[message.Position])
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("hold %d messages: %w", len(ids), err)
+		return shard.Held{}, fmt.Errorf("hold %d messages: %w", len(ids), err)
 	}
 	return held, nil
 }
@@ -86,7 +84,7 @@ func (s *Store) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refus
 			waiting = append(waiting, refused[i])
 		}
 	}
-	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+	_, err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		if s.sql.holdRows != "" {
 			b.Queue(s.sql.holdRows, l.Shard, uuids(hold))
@@ -124,10 +122,13 @@ func (s *Store) queueWaiting(b *pgx.Batch, on int16, refused []shard.Refusal) {
 }
 
 // PutAside holds rows whose unit of the broker takes none and makes their keys wait, without counting anything. Hold must
-// name every row of the keys that the caller has in memory and the broker has not confirmed.
-func (s *Store) PutAside(ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID) error {
+// name every row of the keys that the caller has in memory and the broker has not confirmed. It returns the id of its
+// transaction.
+func (s *Store) PutAside(
+	ctx context.Context, l lease.Lease, delays []shard.Delay, hold []message.ID,
+) (xid uint64, err error) {
 	keys, waits := columns(delays)
-	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+	xid, err = s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		if s.sql.holdRows != "" {
 			b.Queue(s.sql.holdRows, l.Shard, uuids(hold))
@@ -136,9 +137,9 @@ func (s *Store) PutAside(ctx context.Context, l lease.Lease, delays []shard.Dela
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
-		return fmt.Errorf("put %d messages aside: %w", len(hold), err)
+		return 0, fmt.Errorf("put %d messages aside: %w", len(hold), err)
 	}
-	return nil
+	return xid, nil
 }
 
 // maxSmall is the largest smallint. A message that got no answer may be asked about for years.
@@ -234,7 +235,7 @@ SELECT ordering_key, NOT open AND n <= $3, CASE WHEN NOT open AND n <= $3 THEN f
 // a gate is not in the answer.
 func (s *Store) Release(ctx context.Context, l lease.Lease, keys []string, most int) ([]shard.Released, error) {
 	var out []shard.Released
-	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) (err error) {
+	_, err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = s.releaseIn(ctx, tx, l, keys, most)
 		return err
 	})
@@ -278,7 +279,7 @@ WHERE g.shard = $1 AND g.ordering_key = u.key AND g.state <> 'Blocked'`
 // Postpone lets keys wait longer, where the broker gave no answer for their messages.
 func (s *Store) Postpone(ctx context.Context, l lease.Lease, delays []shard.Delay) error {
 	keys, waits := columns(delays)
-	err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+	_, err := s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, s.sql.postpone, l.Shard, keys, waits)
 		return err
 	})

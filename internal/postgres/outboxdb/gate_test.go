@@ -48,7 +48,7 @@ func TestHoldHoldsOnlyRowsWhoseGateExists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(positions(gated), held); diff != "" {
+		if diff := cmp.Diff(positions(gated), held.Positions); diff != "" {
 			t.Errorf("held %s (-want +got):\n%s", attempt, diff)
 		}
 	}

@@ -109,7 +109,7 @@ func (s *Store) SettleDue(
 	ctx context.Context, l lease.Lease, ids []message.ID, brokerPositions, release []string, most int,
 ) (settled shard.Settlement, released []shard.Released, err error) {
 	var got settling
-	err = s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+	_, err = s.fenced(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, s.sql.settle, l.Relay, l.Shard, l.Holder, l.Term, uuids(ids), brokerPositions).
 			Scan(&got.holds, &got.moved, &got.xid)
 		if err != nil {

@@ -148,21 +148,23 @@ func (s *Store) transaction(ctx context.Context, run func(context.Context, pgx.T
 }
 
 // lockSQL says whether the lease of a shard is this holder's in this term, and keeps it so until the
-// transaction ends.
+// transaction ends. It also returns the transaction's id.
 //
 // Everything that touches held or a gate comes after it, as a statement of its own: a statement that waits
 // for the lock itself keeps its snapshot from before the wait and would miss what the other one wrote.
 // FOR NO KEY UPDATE, since FOR SHARE would let settles starve a takeover.
 const lockSQL = `
-SELECT coalesce(holder = $3 AND term = $4, false) FROM {outbox_lease}
+SELECT coalesce(holder = $3 AND term = $4, false), pg_current_xact_id() FROM {outbox_lease}
 WHERE relay = $1 AND shard = $2 FOR NO KEY UPDATE`
 
-// fenced runs statements that only the lease's holder may run. It returns lease.ErrLost, and changes
-// nothing, when the shard has passed on.
-func (s *Store) fenced(ctx context.Context, l lease.Lease, run func(context.Context, pgx.Tx) error) error {
-	return s.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
+// fenced runs statements that only the lease's holder may run, and returns the id of their transaction. It returns
+// lease.ErrLost, and changes nothing, when the shard has passed on.
+func (s *Store) fenced(
+	ctx context.Context, l lease.Lease, run func(context.Context, pgx.Tx) error,
+) (xid uint64, err error) {
+	err = s.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var holds bool
-		err := tx.QueryRow(ctx, s.sql.lock, l.Relay, l.Shard, l.Holder, l.Term).Scan(&holds)
+		err := tx.QueryRow(ctx, s.sql.lock, l.Relay, l.Shard, l.Holder, l.Term).Scan(&holds, &xid)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return lease.ErrLost
@@ -173,4 +175,5 @@ func (s *Store) fenced(ctx context.Context, l lease.Lease, run func(context.Cont
 		}
 		return run(ctx, tx)
 	})
+	return xid, err
 }

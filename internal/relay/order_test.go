@@ -1,0 +1,201 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/relay"
+	"github.com/postrider/postrider/test/testkit"
+)
+
+// beside runs a writer beside the test until stop is called or the test ends.
+func (w *world) beside(write func(ctx context.Context) error) (stop func()) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			if err := write(ctx); err != nil && ctx.Err() == nil {
+				w.t.Errorf("write: %v", err)
+				return
+			}
+		}
+	})
+	stop = func() { cancel(); running.Wait() }
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// One key has as many messages as a thousand others together, and each of them arrives in its order.
+func TestAHotKeyAmongManyKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	for name, unordered := range map[string]bool{"per key": false, "unordered": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const each = 1000
+			w := newWorld(t, 4)
+			w.Exec(`INSERT INTO message_outbox
+				(event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
+				SELECT gen_random_uuid(), 'order.paid', 'shop', CASE WHEN i % 2 = 0 THEN 'hot' ELSE 'k' || i END,
+				CASE WHEN i % 2 = 0 THEN i / 2 ELSE 1 END, '{}', now() FROM generate_series(1, $1) i`, 2*each)
+			w.start(options{config: func(c *relay.Config) { c.Unordered = unordered }})
+			w.awaitEmpty()
+			w.inOrder("hot", each)
+			if got := w.broker.count(); got != 2*each {
+				t.Errorf("%d messages arrived, want %d", got, 2*each)
+			}
+		})
+	}
+}
+
+// A key that drains catches up with its writer, and is then free again: it would stay slow for ever otherwise.
+func TestAKeyThatIsWrittenToAllTheTimeLeavesDraining(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	first := w.put("busy", 100)[0]
+	var refusing atomic.Bool
+	refusing.Store(true)
+	arrived := make(chan struct{}, 1000)
+	w.broker.script(func(m message.Message) (broker.Confirmation, bool) {
+		if m.ID == first.ID && refusing.Load() {
+			return rejected, false
+		}
+		select {
+		case arrived <- struct{}{}:
+		default:
+		}
+		return confirmed, true
+	})
+	w.start(options{config: func(c *relay.Config) { c.Batch.MaxMessages = 40 }})
+	w.awaitSQL("the whole key waits", `count(*) = 100 AND bool_and(held) FROM message_outbox`)
+	written := int64(100)
+	stop := w.beside(func(ctx context.Context) error { // one more for every two that arrive
+		for range 2 {
+			select {
+			case <-arrived:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		m, err := write(context.WithoutCancel(ctx), w.Pool(), "busy")
+		written = m.AggregateVersion
+		return err
+	})
+	refusing.Store(false)
+	w.awaitSQL("the key drains", `count(*) = 1 FROM message_outbox_gate WHERE state = 'Draining'`)
+	w.awaitSQL("the key is free again", `count(*) = 0 FROM message_outbox_gate`)
+	stop()
+	w.awaitEmpty()
+	w.inOrder("busy", int(written))
+}
+
+// byDestination is a broker whose parts are the destinations of rows.
+type byDestination struct{ broker.Publisher }
+
+// Unit implements broker.Router.
+func (byDestination) Unit(m *message.Message) string { return "to " + m.Destination }
+
+// Units implements broker.Router.
+func (byDestination) Units() []string { return nil }
+
+// A key whose messages go to another destination from some time on is still one key: nothing of it passes a message that
+// waits, and each destination has its part in order.
+func TestAKeyWhoseDestinationChangesStaysInOrder(t *testing.T) {
+	t.Parallel()
+	for name, why := range map[string]broker.Confirmation{
+		"the new destination refuses":    rejected,
+		"the new destination is down":    {Outcome: broker.Unavailable, Reason: broker.ReasonBrokerError},
+		"the new destination is silent":  unknown,
+		"the broker is not there":        unavailable,
+		"nobody knows whose fault it is": {Outcome: broker.Ambiguous, Reason: broker.ReasonPermissionDenied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			var want []string
+			for i, destination := range strings.Split("||eu||eu|eu||eu", "|") {
+				m, err := writeTo(t.Context(), w.Pool(), "k", destination)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, fmt.Sprintf("%s %d", destination, m.AggregateVersion))
+				if i == 0 {
+					w.put("other", 1)
+				}
+			}
+			var tries atomic.Int64
+			w.broker.script(func(m message.Message) (broker.Confirmation, bool) {
+				if m.Destination == "eu" && tries.Add(1) <= 4 {
+					return why, false
+				}
+				return confirmed, true
+			})
+			w.start(options{publisher: byDestination{w.broker}})
+			w.awaitEmpty()
+			var got []string
+			for _, m := range w.broker.all("k") {
+				got = append(got, fmt.Sprintf("%s %d", m.Destination, m.AggregateVersion))
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("messages in the broker (-want +got):\n%s", diff)
+			}
+			w.inOrder("other", 1)
+		})
+	}
+}
+
+// A6, A7, A11: replicas come and go while messages are written. Two lease durations later each has its share again.
+func TestReplicasAddedAndRemovedUnderLoadAreSoonBalanced(t *testing.T) {
+	t.Parallel()
+	const keys = 16
+	w := newWorld(t, 8)
+	duration := w.config().LeaseDuration
+	n := 0
+	stop := w.beside(func(ctx context.Context) error {
+		n++
+		_, err := write(context.WithoutCancel(ctx), w.Pool(), fmt.Sprintf("k%d", n%keys))
+		rest(ctx, seeded(uint64(n)), 1, 4)
+		return err
+	})
+	balanced := func(what string, shares ...int) {
+		t.Helper()
+		began := time.Now()
+		w.evenly(shares...)
+		if took := time.Since(began); took > 2*duration {
+			t.Errorf("%s: balanced after %v, want within two lease durations of %v", what, took, duration)
+		}
+	}
+	a := w.start(options{})
+	balanced("the first", 8)
+	b := w.start(options{})
+	balanced("a second", 4, 4)
+	c := w.start(options{})
+	balanced("a third", 2, 3, 3)
+	b.kill()
+	balanced("one is killed", 4, 4)
+	if err := c.stop(); err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+	balanced("one is stopped", 8)
+	stop()
+	w.awaitEmpty()
+	for i := range keys {
+		key := fmt.Sprintf("k%d", i)
+		last := testkit.Value[int](w.DB, `SELECT last::int FROM message_outbox_sequence WHERE ordering_key = $1`, key)
+		if diff := cmp.Diff(upTo(last), once(w.broker.versions(key))); diff != "" {
+			t.Errorf("first deliveries of %s (-want +got):\n%s", key, diff)
+		}
+	}
+	if err := a.stop(); err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}
