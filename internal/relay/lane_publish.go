@@ -76,7 +76,8 @@ func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wai
 	case !ok:
 		return nil, rows, nil
 	case probe:
-		return l.probe(rows)
+		send, keep = l.probe(rows)
+		return send, keep, nil
 	case l.r.router == nil:
 		return rows, nil, nil
 	}
@@ -107,20 +108,30 @@ func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wai
 	return send, keep, wait
 }
 
-// probe chooses the row that tries whether the broker is there: rather one of a unit that is not known to fail, and the
-// first of its key.
-func (l *lane) probe(rows []shard.Row) (send, keep, wait []shard.Row) {
-	at := 0
+// probe chooses the row that tries whether the broker is there, the first of its key: rather one of a unit that is not
+// known to fail, and none that got no answer before, or a message that never gets one would keep the broker closed.
+func (l *lane) probe(rows []shard.Row) (send, keep []shard.Row) {
+	at, best := 0, 0
 	seen := make(map[string]bool)
 	for i := range rows {
 		key := l.mem.key(&rows[i])
-		if !l.r.units.fails(l.r.unit(&rows[i])) && !seen[key] {
-			at = i
-			break
+		if seen[key] {
+			continue
 		}
 		seen[key] = true
+		_, unsure := l.unsure[rows[i].ID]
+		worth := 0
+		if !unsure {
+			worth += 2
+		}
+		if !l.r.units.fails(l.r.unit(&rows[i])) {
+			worth++
+		}
+		if worth > best {
+			at, best = i, worth
+		}
 	}
-	return rows[at : at+1 : at+1], slices.Concat(rows[:at], rows[at+1:]), nil
+	return rows[at : at+1 : at+1], slices.Concat(rows[:at], rows[at+1:])
 }
 
 // facts are what this lane judges by.
