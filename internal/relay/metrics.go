@@ -57,7 +57,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		}, []string{"broker"}),
 		held: f.NewGaugeVec(gauge("lease_held", "1 for each shard that this process holds."), []string{"shard"}),
 		failing: f.NewGauge(gauge(
-			"failing_units", "Parts of the broker, such as partitions, that take no messages as far as this process knows.")),
+			"failing_units",
+			"Parts of the broker, such as partitions, that take no messages as far as this process knows.",
+		)),
 		transitions: counter("lease_transitions_total", "Shards taken, given back and lost."),
 		late:        counter("late_rows_total", "Rows found below a later row of their key that was sent."),
 		vanished: counter(

@@ -520,8 +520,10 @@ func (m *model) wrong() []string {
 		"rows archived twice")
 	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state IN ('Open', 'Replaying')`),
 		"dead letters undecided")
-	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_outbox_published WHERE attempts >= $1`, modelAttempts),
-		"rows tried beyond their budget")
+	note(
+		testkit.Value[int64](m.DB, `SELECT count(*) FROM message_outbox_published WHERE attempts >= $1`, modelAttempts),
+		"rows tried beyond their budget",
+	)
 	written := testkit.Value[int64](m.DB, `SELECT coalesce(sum(last), 0)::bigint FROM message_outbox_sequence`)
 	archived := testkit.Values[[16]byte](m.DB, `SELECT event_id FROM message_outbox_published`)
 	given := testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state = 'Discarded'`)

@@ -16,13 +16,13 @@ func unitsArePlaces(t *testing.T, s *Subject) {
 	if !ok {
 		return
 	}
-	batch := interleaved(16, 1)
+	batch := Interleaved(16, 1)
 	for i := range batch {
 		if i%2 == 1 {
 			batch[i].Destination = s.Allowed
 		}
 	}
-	mustPublish(t, p, batch...) // from here on the broker has been looked at
+	PublishAll(t, p, batch...) // from here on the broker has been looked at
 	for i, c := range publish(t, p, batch...) {
 		unit := router.Unit(&batch[i])
 		if rest, ok := strings.CutPrefix(c.Position, unit); !ok || rest == "" || !strings.ContainsAny(rest[:1], "@#") {

@@ -189,7 +189,11 @@ func TestTheUnitsAreListedWhereRowsNameNoTopics(t *testing.T) {
 	if got := one.Units(); !slices.Equal(got, []string{"orders/0", "orders/1"}) {
 		t.Errorf("the units are %q", got)
 	}
-	if got := newPublisher(t, cfg, PublisherConfig{Topic: "orders", Allowed: []string{"orders.*"}}).Units(); got != nil {
+	if got := newPublisher(
+		t,
+		cfg,
+		PublisherConfig{Topic: "orders", Allowed: []string{"orders.*"}},
+	).Units(); got != nil {
 		t.Errorf("the units are %q although rows may name topics", got)
 	}
 }

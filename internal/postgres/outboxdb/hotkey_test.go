@@ -71,12 +71,15 @@ func pagesWithoutRowsBehind(t *testing.T) int {
 // block writes rows of a key that waits: held already, or not met yet.
 func (o *outbox) block(state string, rows int, held bool) {
 	o.t.Helper()
-	o.Exec(`INSERT INTO message_outbox_gate VALUES (0, 'hot', $1, CASE WHEN $1 <> 'Blocked' THEN now() + '1 h'::interval END)`,
-		state)
+	o.Exec(
+		`INSERT INTO message_outbox_gate VALUES (0, 'hot', $1, CASE WHEN $1 <> 'Blocked' THEN now() + '1 h'::interval END)`,
+		state,
+	)
 	o.Exec(
 		`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at,
 		held) SELECT gen_random_uuid(), 't', 'shop', 'hot', i, '{}', now(), $2 FROM generate_series(1, $1) i`,
-		rows, held,
+		rows,
+		held,
 	)
 }
 
