@@ -28,6 +28,8 @@ const (
 	WarnStalled WarningReason = "ConsumerRecreated"
 	// WarnAckPending: as many messages as the broker allows are delivered and not acknowledged.
 	WarnAckPending WarningReason = "AckPendingSaturated"
+	// WarnUnchecked: the broker does not show whether the target is what the configuration needs.
+	WarnUnchecked WarningReason = "TopologyUnchecked"
 )
 
 // Lag is what the broker holds for a consumer and has not seen acknowledged.

@@ -31,6 +31,10 @@ type Subject struct {
 	// ForgetsDeliveries says that the broker does not count how often it has handed out a message: a receiver knows only
 	// of what was released to itself.
 	ForgetsDeliveries bool
+	// Unnumbered says that the broker gives messages no numbers: deliveries have no sequence.
+	Unnumbered bool
+	// TellsRedelivery says that the broker tells whether it has handed out a message before, and not how often.
+	TellsRedelivery bool
 
 	// Publisher returns a publisher over a connection of its own, closed when the test ends.
 	Publisher func(t *testing.T) broker.Publisher

@@ -1,4 +1,5 @@
-// Package rabbitmq is the adapter for RabbitMQ: a Publisher in confirm mode whose messages are mandatory and persistent.
+// Package rabbitmq is the adapter for RabbitMQ: a Publisher in confirm mode whose messages are mandatory and persistent,
+// and a Receiver on a queue with manual acknowledgements.
 //
 // It promises what package broker promises, that a message which no queue takes is never taken for published, and that
 // it deletes and changes nothing and never writes credentials, payloads or headers into logs, errors or conditions.
@@ -38,6 +39,9 @@ type Config struct {
 	Name string
 	// AllowLinkLocal permits addresses that broker.BlockedAddress names, for networks that number so.
 	AllowLinkLocal bool
+	// Heartbeat is how often both ends show that they are there, in whole seconds. A connection on which nothing comes
+	// for one and a half of it is given up. Defaults to 10s.
+	Heartbeat time.Duration
 	// Log gets what an operator would act on. Defaults to none.
 	Log *slog.Logger
 }
@@ -46,8 +50,8 @@ const (
 	plainPort = 5672
 	tlsPort   = 5671
 
-	dialTimeout = 5 * time.Second // for TCP, TLS and AMQP's own greeting together
-	heartbeat   = 10 * time.Second
+	dialTimeout      = 5 * time.Second // for TCP, TLS and AMQP's own greeting together
+	defaultHeartbeat = 10 * time.Second
 )
 
 // Validate says what is wrong with the configuration, naming the field and no value that could hold a credential.
@@ -74,6 +78,13 @@ func (c *Config) defaultPort() int {
 		return plainPort
 	}
 	return tlsPort
+}
+
+func (c *Config) heartbeat() time.Duration {
+	if c.Heartbeat <= 0 {
+		return defaultHeartbeat
+	}
+	return c.Heartbeat
 }
 
 // maxNameBytes bounds the names of exchanges and routing keys in AMQP.

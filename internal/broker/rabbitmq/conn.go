@@ -92,7 +92,7 @@ func dialServer(ctx context.Context, cfg *Config, server string, now func() time
 	}
 	c.Connection, err = amqp.Open(c.raw, amqp.Config{
 		SASL:  []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}},
-		Vhost: virtualHost, Heartbeat: heartbeat, Locale: "en_US",
+		Vhost: virtualHost, Heartbeat: cfg.heartbeat(), Locale: "en_US",
 		Properties: amqp.Table{"connection_name": cfg.Name, "product": "Postrider"},
 	})
 	if err != nil {

@@ -102,12 +102,16 @@ func stored(t *testing.T, server *testkit.RabbitBroker) []brokertest.Stored {
 
 func TestRabbitMQPublisherKeepsTheContract(t *testing.T) {
 	t.Parallel()
-	brokertest.RunPublisher(t, newSubject)
+	brokertest.RunPublisher(t, func(t *testing.T) *brokertest.Subject {
+		t.Helper()
+		s, _, _ := newSubject(t)
+		return s
+	})
 }
 
-// newSubject is the suite's view of one queue. Clients go through a proxy, the test's own do not. Only the cases that
-// kill a server get one of their own.
-func newSubject(t *testing.T) *brokertest.Subject {
+// newSubject is the suite's view of one queue, with its server and the configuration of clients. They go through a
+// proxy, the test's own do not. Only the cases that kill a server get one of their own.
+func newSubject(t *testing.T) (*brokertest.Subject, *testkit.RabbitBroker, Config) {
 	t.Helper()
 	var server *testkit.RabbitBroker
 	own := strings.Contains(t.Name(), "killed")
@@ -139,5 +143,5 @@ func newSubject(t *testing.T) *brokertest.Subject {
 	if own {
 		s.MayKill(server)
 	}
-	return s
+	return s, server, cfg
 }
