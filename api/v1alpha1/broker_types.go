@@ -178,6 +178,19 @@ type ExchangeName string
 // +kubebuilder:validation:XValidation:rule="self.matches('^[!-~]+$') && !self.contains('*') && !self.contains('#') && !self.contains('/')",message="must be a routing key of printable ASCII without spaces, *, # and /"
 type RoutingKey string
 
+// QueueName is the name of a RabbitMQ queue.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^[!-~]+$') && !self.startsWith('amq.')",message="must be a queue's name of printable ASCII without spaces, and none of RabbitMQ's own, which start with amq."
+type QueueName string
+
+// BindingKey is a routing key, or a pattern of routing keys whose words may be *, which stands for one word, and #, which
+// stands for any number.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=255
+// +kubebuilder:validation:XValidation:rule="self.matches('^[!-~]+$')",message="must be a routing key or a pattern of printable ASCII without spaces"
+type BindingKey string
+
 // VirtualHost is a name space of a RabbitMQ.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=127
@@ -199,9 +212,9 @@ type RabbitMQConnection struct {
 	// +kubebuilder:default="/"
 	VirtualHost VirtualHost `json:"virtualHost,omitempty"`
 
-	// topology says who makes the exchange. Verify changes nothing at the broker and reports what is missing with the
-	// command that makes it; Declare makes what is missing, durable, and never changes or deletes what is there. A
-	// change is taken over live. Defaults to Verify.
+	// topology says who makes a relay's exchange or a consumer's queue. Verify changes nothing at the broker and reports
+	// what is missing with the command that makes it; Declare makes what is missing, durable, and never changes or
+	// deletes what is there. A change is taken over live. Defaults to Verify.
 	// +optional
 	// +kubebuilder:default=Verify
 	Topology TopologyPolicy `json:"topology,omitempty"`

@@ -52,6 +52,8 @@ type InboxConsumerList struct {
 // InboxConsumerSpec is what a consumer should do.
 // +kubebuilder:validation:XValidation:rule="!has(self.source.nats) || self.ordering.mode != 'PerKey' || self.ordering.versions == 'Enforce' || self.ordering.delivery == 'SingleActive'",fieldPath=".ordering",message="with nats, ordering.mode PerKey needs ordering.versions Enforce or ordering.delivery SingleActive: redeliveries come out of order; or choose mode None"
 // +kubebuilder:validation:XValidation:rule="!has(self.source.kafka) || self.ordering.delivery == 'Shared'",fieldPath=".ordering.delivery",message="with kafka, ordering.delivery must be Shared: a partition keeps its order and is with one replica anyway"
+// +kubebuilder:validation:XValidation:rule="!has(self.source.rabbitMQ) || self.ordering.mode != 'PerKey' || self.ordering.versions == 'Enforce' || self.ordering.delivery == 'SingleActive'",fieldPath=".ordering",message="with rabbitMQ, ordering.mode PerKey needs ordering.versions Enforce or ordering.delivery SingleActive: redeliveries come out of order; or choose mode None"
+// +kubebuilder:validation:XValidation:rule="!has(self.source.rabbitMQ) || self.concurrency.prefetch <= 65535",fieldPath=".concurrency.prefetch",message="with rabbitMQ, concurrency.prefetch must not exceed 65535"
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || self.replicas * self.inbox.postgres.maxConnections <= 1000",fieldPath=".replicas",message="replicas times inbox.postgres.maxConnections must not exceed 1000 connections: lower one of them"
 type InboxConsumerSpec struct {
 	// runPolicy says whether the consumer applies messages. Pause keeps the connections and takes nothing; Drain
@@ -123,7 +125,7 @@ type InboxConsumerSpec struct {
 }
 
 // ConsumerSource is the broker that messages come from. Exactly one broker is set.
-// +kubebuilder:validation:ExactlyOneOf=kafka;nats
+// +kubebuilder:validation:ExactlyOneOf=kafka;nats;rabbitMQ
 type ConsumerSource struct {
 	// kafka is a consumer group that reads topics of a Kafka cluster.
 	// +optional
@@ -132,6 +134,10 @@ type ConsumerSource struct {
 	// nats is a durable consumer of a JetStream stream.
 	// +optional
 	NATS *NATSSource `json:"nats,omitempty"`
+
+	// rabbitMQ is a queue of a RabbitMQ.
+	// +optional
+	RabbitMQ *RabbitMQSource `json:"rabbitMQ,omitempty"`
 }
 
 // KafkaSource is a consumer group that reads topics of a Kafka cluster. A group that is new begins at the oldest
@@ -161,6 +167,40 @@ type KafkaSource struct {
 	// +optional
 	// +kubebuilder:default=Fail
 	OffsetReset OffsetReset `json:"offsetReset,omitempty"`
+}
+
+// RabbitMQSource is a queue of a RabbitMQ.
+// +kubebuilder:validation:XValidation:rule="!has(self.bindings) || self.topology == 'Declare'",fieldPath=".bindings",message="bindings are made under topology Declare only: choose it, or bind the queue yourself"
+type RabbitMQSource struct {
+	RabbitMQConnection `json:",inline"`
+
+	// queue is the queue to consume, at most 255 bytes; a quorum queue, or one broken node can lose what it holds.
+	// Consumers that share one queue share its messages. Under topology Declare it is made as a durable quorum queue, and
+	// one that was made otherwise is not consumed. A change is taken over live: what the old queue still holds stays in
+	// it.
+	// +required
+	Queue QueueName `json:"queue,omitempty"`
+
+	// bindings say what the queue gets, at most 64. Under topology Declare they are added to those that it has, and none
+	// is taken away. Under ordering.versions Enforce the queue needs all messages of a producer's destination: a part
+	// makes gaps. A change is taken over live.
+	// +optional
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	Bindings []RabbitMQBinding `json:"bindings,omitempty"`
+}
+
+// RabbitMQBinding says which messages of an exchange a queue gets.
+type RabbitMQBinding struct {
+	// exchange is where messages come from, at most 255 bytes.
+	// +required
+	Exchange ExchangeName `json:"exchange,omitempty"`
+
+	// routingKey is that of the messages, at most 255 bytes. With a topic exchange * stands for one word and # for any
+	// number of words, such as orders.#.
+	// +required
+	RoutingKey BindingKey `json:"routingKey,omitempty"`
 }
 
 // NATSSource is a durable consumer of a JetStream stream.
@@ -306,7 +346,7 @@ type DeliveryPolicy string
 const (
 	// DeliveryShared lets all replicas work on the stream.
 	DeliveryShared DeliveryPolicy = "Shared"
-	// DeliverySingleActive hands out the next message only when the last one is acknowledged.
+	// DeliverySingleActive keeps the source's order: one replica at a time has its messages.
 	DeliverySingleActive DeliveryPolicy = "SingleActive"
 )
 
@@ -340,8 +380,8 @@ type ConsumerOrdering struct {
 
 	// delivery says how many messages may be with consumers at once. Shared lets all replicas work; SingleActive
 	// hands out the next message only when the last is acknowledged, which is slow and keeps the stream's order
-	// without versions; kafka keeps it by its partitions and takes Shared only. A change is taken over live. Defaults
-	// to Shared.
+	// without versions; kafka keeps it by its partitions and takes Shared only, and rabbitMQ leaves it to the queue,
+	// which must be one with a single active consumer. A change is taken over live. Defaults to Shared.
 	// +optional
 	// +kubebuilder:default=Shared
 	Delivery DeliveryPolicy `json:"delivery,omitempty"`
@@ -432,7 +472,8 @@ type InboxConsumerStatus struct {
 	// +optional
 	DeadLetters *DeadLetterCount `json:"deadLetters,omitempty"`
 
-	// source names the broker and what is consumed, such as nats/ORDERS or kafka/orders.events.
+	// source names the broker and what is consumed, such as nats/ORDERS, kafka/orders.events or
+	// rabbitmq/billing.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=300

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/postrider/postrider/test/testkit"
 )
@@ -126,6 +127,36 @@ func TestUpMakesTheTablesThatItIsToldToManage(t *testing.T) {
 	if sessions := testkit.Value[int](m.db,
 		"SELECT count(*) FROM pg_stat_activity WHERE usename = $1", m.role); sessions != 0 {
 		t.Errorf("%d sessions are left", sessions)
+	}
+}
+
+func TestUpRunsThroughRabbitMQ(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.makeTables()
+	m.rabbit = testkit.RabbitMQ(t)
+	u := m.up()
+
+	u.says("outboxrelay/orders ", "is not ready: StreamMissing: ", "rabbitmqadmin declare exchange name=shop type=topic")
+	u.says("inboxconsumer/billing ", "is not ready: StreamMissing: ", "rabbitmqadmin declare queue name=billing ")
+	channel := m.rabbit.Channel()
+	if err := channel.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel.QueueDeclare("billing", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.QueueBind("billing", "orders.#", "shop", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	u.isReady()
+	m.db.Exec("SELECT message_outbox_write('order-1', 'order.placed', '{}', 'shop')")
+	testkit.Eventually(t, upPatience, "the message is applied", func() bool {
+		return testkit.Value[int](m.db, "SELECT count(*) FROM message_inbox") == 1
+	})
+	u.interrupt(m.password, m.db.Password)
+	if want := "\ninboxconsumer/billing: 1 applied, 0 duplicates without effect\n"; !strings.Contains(u.out.String(), want) {
+		t.Errorf("the summary lacks %q", want)
 	}
 }
 

@@ -207,8 +207,9 @@ type market struct {
 	stream   testkit.Stream
 	database *testkit.Faulty
 	nats     *testkit.Faulty
-	policy   string // schemaPolicy and what belongs to it
-	topology string // the consumer's
+	policy   string                // schemaPolicy and what belongs to it
+	topology string                // the consumer's
+	rabbit   *testkit.RabbitBroker // in place of NATS, where it is set
 	dir      string
 }
 
@@ -221,7 +222,7 @@ spec:
       credentialsSecretRef: {name: worker}, tls: {mode: Insecure}}
   outbox: {%[5]s}
   destination:
-    nats: {servers: ["%[6]s"], stream: %[7]s, subject: %[8]s, topology: Verify, tls: {mode: Insecure}}
+    %[6]s
   replicas: 2
 ---
 apiVersion: postrider.dev/v1alpha1
@@ -230,11 +231,11 @@ metadata: {name: billing, namespace: shop}
 spec:
   consumerName: shop/billing
   source:
-    nats: {servers: ["%[6]s"], stream: %[7]s, filterSubjects: [%[8]s], topology: %[14]s, tls: {mode: Insecure}}
+    %[7]s
   inbox:
     postgres: {hosts: ["%[1]s"], port: %[2]d, database: %[3]s, schema: %[4]s,
       credentialsSecretRef: {name: worker}, tls: {mode: Insecure}}
-    %[9]s
+    %[8]s
   handler:
     sql:
       routes: [{eventTypes: ["order.*"], statement: "SELECT 1"}]
@@ -245,13 +246,13 @@ spec:
 apiVersion: v1
 kind: Secret
 metadata: {name: worker, namespace: shop}
-stringData: {username: "%[10]s", password: "%[11]s"}
+stringData: {username: "%[9]s", password: "%[10]s"}
 ---
 apiVersion: v1
 kind: Secret
 metadata: {name: owner, namespace: shop}
-stringData: {username: "%[12]s", password: "%[13]s"}
-`
+stringData: {username: "%[11]s", password: "%[12]s"}
+%[13]s`
 
 const (
 	policyVerify  = "schemaPolicy: Verify"
@@ -302,13 +303,32 @@ func (m *market) makeStream() {
 // write writes the resources.
 func (m *market) write() {
 	m.t.Helper()
+	destination, source, secrets := m.brokers()
 	inbox := strings.ReplaceAll(m.policy, ", ", "\n    ")
 	text := fmt.Sprintf(marketYAML, m.database.Host, m.database.Port, m.db.Database, m.db.Schema, m.policy,
-		net.JoinHostPort(m.nats.Host, fmt.Sprint(m.nats.Port)), m.stream.Name, m.stream.Subject("events"), inbox,
-		m.role, m.password, m.owner, m.ownerPassword, m.topology)
+		destination, source, inbox, m.role, m.password, m.owner, m.ownerPassword, secrets)
 	if err := os.WriteFile(filepath.Join(m.dir, "shop.yaml"), []byte(text), 0o600); err != nil {
 		m.t.Fatal(err)
 	}
+}
+
+// brokers are the destination and the source of the resources, and the Secrets that they need.
+func (m *market) brokers() (destination, source, secrets string) {
+	m.t.Helper()
+	if m.rabbit != nil {
+		user, password := m.rabbit.User()
+		host := fmt.Sprintf("hosts: [%q], virtualHost: %s, topology: Verify, tls: {mode: Insecure}, "+
+			"credentialsSecretRef: {name: rabbit}", m.rabbit.Addr(), m.rabbit.VirtualHost)
+		return "rabbitMQ: {" + host + ", exchange: shop, routingKey: orders.events}",
+			"rabbitMQ: {" + host + ", queue: billing}",
+			fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {name: rabbit, namespace: shop}\n"+
+				"stringData: {username: %q, password: %q}\n", user, password)
+	}
+	stream := fmt.Sprintf("nats: {servers: [%q], stream: %s, tls: {mode: Insecure}",
+		net.JoinHostPort(m.nats.Host, fmt.Sprint(m.nats.Port)), m.stream.Name)
+	subject := m.stream.Subject("events")
+	return stream + ", topology: Verify, subject: " + subject + "}",
+		stream + ", topology: " + m.topology + ", filterSubjects: [" + subject + "]}", ""
 }
 
 // up writes the resources and runs them.

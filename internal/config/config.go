@@ -192,7 +192,7 @@ type Kafka struct {
 	OffsetReset string `json:"offsetReset,omitempty"`
 }
 
-// RabbitMQ says how to reach an exchange.
+// RabbitMQ says how to reach an exchange, for a relay, or a queue, for a consumer.
 type RabbitMQ struct {
 	// Hosts are host:port.
 	Hosts []string `json:"hosts"`
@@ -204,9 +204,21 @@ type RabbitMQ struct {
 	CredentialsDir string `json:"credentialsDir"`
 	// TLS says how the connection is protected.
 	TLS TLS `json:"tls"`
-	// Exchange is where messages go, and RoutingKey the relay's default destination on it.
-	Exchange string `json:"exchange"`
+	// Exchange is where a relay's messages go, and RoutingKey its default destination on it.
+	Exchange string `json:"exchange,omitempty"`
 	// RoutingKey is that of messages whose row names no destination.
+	RoutingKey string `json:"routingKey,omitempty"`
+	// Queue is what a consumer reads.
+	Queue string `json:"queue,omitempty"`
+	// Bindings are added to the queue where Topology is Declare.
+	Bindings []Binding `json:"bindings,omitempty"`
+}
+
+// Binding says which messages of an exchange a queue gets.
+type Binding struct {
+	// Exchange is where the messages come from.
+	Exchange string `json:"exchange"`
+	// RoutingKey is theirs, or a pattern.
 	RoutingKey string `json:"routingKey"`
 }
 
@@ -252,10 +264,12 @@ type Consumer struct {
 	RunPolicy string `json:"runPolicy"`
 	// ConsumerName is the scope of the inbox. It never changes.
 	ConsumerName string `json:"consumerName"`
-	// Kafka or NATS is the source: exactly one of them.
+	// Kafka, NATS or RabbitMQ is the source: exactly one of them.
 	Kafka *Kafka `json:"kafka,omitempty"`
 	// NATS is a durable of a JetStream stream.
 	NATS *NATS `json:"nats,omitempty"`
+	// RabbitMQ is a queue.
+	RabbitMQ *RabbitMQ `json:"rabbitMQ,omitempty"`
 	// Inbox locates the tables in the database of the effects.
 	Inbox Inbox `json:"inbox"`
 	// SQL is the handler.

@@ -6,8 +6,8 @@ func (r Relay) SecretPaths() []string {
 	if r.Kafka != nil {
 		at = kafkaSecrets(r.Kafka)
 	}
-	if q := r.RabbitMQ; q != nil {
-		at = secrets{q.CredentialsDir, q.TLS}
+	if r.RabbitMQ != nil {
+		at = rabbitSecrets(r.RabbitMQ)
 	}
 	return secretPaths(secrets{r.Source.CredentialsDir, r.Source.TLS}, at)
 }
@@ -17,6 +17,9 @@ func (r Consumer) SecretPaths() []string {
 	at := natsSecrets(r.NATS)
 	if r.Kafka != nil {
 		at = kafkaSecrets(r.Kafka)
+	}
+	if r.RabbitMQ != nil {
+		at = rabbitSecrets(r.RabbitMQ)
 	}
 	return secretPaths(secrets{r.Inbox.Postgres.CredentialsDir, r.Inbox.Postgres.TLS}, at)
 }
@@ -35,6 +38,8 @@ func natsSecrets(n *NATS) secrets {
 }
 
 func kafkaSecrets(k *Kafka) secrets { return secrets{k.CredentialsDir, k.TLS} }
+
+func rabbitSecrets(q *RabbitMQ) secrets { return secrets{q.CredentialsDir, q.TLS} }
 
 func secretPaths(all ...secrets) []string {
 	var paths []string

@@ -97,13 +97,13 @@ var (
 	natsSubject    = regexp.MustCompile(`^[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*(\.[^\s.*>\x00-\x20]+)*$`)
 	natsFilter     = regexp.MustCompile(
 		`^(>|(\*|[^\s.*>$\x00-\x20][^\s.*>\x00-\x20]*)(\.(\*|[^\s.*>\x00-\x20]+))*(\.>)?)$`)
-	kafkaGroup  = regexp.MustCompile(`^[A-Za-z0-9._/:-]+$`)
-	kafkaTopic  = regexp.MustCompile(`^([A-Za-z0-9.-]|_[A-Za-z0-9.-]|_$)[A-Za-z0-9._-]*$`)
-	virtualHost = regexp.MustCompile(`^[!-~]+$`)
-	exchange    = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
-	routingKey  = regexp.MustCompile("^[!\"$-)+-.0-~]+$") // no #, * and /
-	consumer    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
-	eventType   = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
+	kafkaGroup = regexp.MustCompile(`^[A-Za-z0-9._/:-]+$`)
+	kafkaTopic = regexp.MustCompile(`^([A-Za-z0-9.-]|_[A-Za-z0-9.-]|_$)[A-Za-z0-9._-]*$`)
+	visible    = regexp.MustCompile(`^[!-~]+$`)
+	exchange   = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
+	routingKey = regexp.MustCompile("^[!\"$-)+-.0-~]+$") // no #, * and /
+	consumer   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$`)
+	eventType  = regexp.MustCompile(`^(\*|[^\s*\x00-\x20]+(\.\*)?)$`)
 )
 
 // isHost says whether a text is a host name or an address, and nothing else that a URL may hold.
@@ -238,6 +238,10 @@ func (c *checker) destination(r Relay) {
 		c.require("kafka.offsetReset", r.Kafka.OffsetReset == "", "is a consumer's")
 	case r.RabbitMQ != nil:
 		c.rabbitMQ(r.RabbitMQ)
+		c.text("rabbitMQ.exchange", r.RabbitMQ.Exchange, 255, exchange, exchangeForm)
+		c.text("rabbitMQ.routingKey", r.RabbitMQ.RoutingKey, 255, routingKey, "printable ASCII without spaces, *, # and /")
+		c.require("rabbitMQ.queue", r.RabbitMQ.Queue == "", "is a consumer's")
+		c.require("rabbitMQ.bindings", len(r.RabbitMQ.Bindings) == 0, "are a consumer's")
 	case c.nats(r.NATS):
 		c.text("nats.subject", r.NATS.Subject, 255, natsSubject, "one subject without wildcards that starts with no $")
 		c.require("nats.filterSubjects", len(r.NATS.FilterSubjects) == 0, "is a consumer's")
@@ -247,8 +251,8 @@ func (c *checker) destination(r Relay) {
 
 // source checks the one broker of a consumer.
 func (c *checker) source(r Consumer) {
-	if !exactlyOne(r.Kafka != nil, r.NATS != nil) {
-		c.refuse("nats", "exactly one of kafka and nats must be set")
+	if !exactlyOne(r.Kafka != nil, r.NATS != nil, r.RabbitMQ != nil) {
+		c.refuse("nats", "exactly one of kafka, nats and rabbitMQ must be set")
 		return
 	}
 	switch {
@@ -265,6 +269,10 @@ func (c *checker) source(r Consumer) {
 		c.require("kafka.compression", r.Kafka.Compression == "", "is a relay's")
 		c.require("ordering.delivery", r.Ordering.Delivery != DeliverySingleActive,
 			"with Kafka, must be Shared: a partition keeps its order and is with one process anyway")
+	case r.RabbitMQ != nil:
+		c.queue(r.RabbitMQ)
+		c.require("concurrency.prefetch", r.Concurrency.Prefetch <= 65535, "must be at most 65535 with RabbitMQ")
+		c.redelivering("RabbitMQ", r.Ordering)
 	case c.nats(r.NATS):
 		c.text("nats.durable", r.NATS.Durable, 128, natsName, "letters, digits, _ and -")
 		c.count("nats.filterSubjects", len(r.NATS.FilterSubjects), 0, 64)
@@ -273,14 +281,15 @@ func (c *checker) source(r Consumer) {
 			c.text(field, filter, 255, natsFilter, "a subject; its parts may be *, its last >")
 		}
 		c.require("nats.subject", r.NATS.Subject == "", "is a relay's")
-		o := r.Ordering
-		c.require(
-			"ordering",
-			o.Mode != OrderingPerKey || o.Versions == VersionsEnforce ||
-				o.Delivery == DeliverySingleActive,
-			"with NATS, mode PerKey needs versions Enforce or delivery SingleActive: its redeliveries come out of order",
-		)
+		c.redelivering("NATS", r.Ordering)
 	}
+}
+
+// redelivering checks the ordering at a broker that delivers again behind what it has delivered since.
+func (c *checker) redelivering(broker string, o Ordering) {
+	c.require("ordering", o.Mode != OrderingPerKey || o.Versions == VersionsEnforce ||
+		o.Delivery == DeliverySingleActive,
+		"with %s, mode PerKey needs versions Enforce or delivery SingleActive: its redeliveries come out of order", broker)
 }
 
 func exactlyOne(all ...bool) bool {
@@ -315,13 +324,29 @@ func (c *checker) kafka(k *Kafka) {
 
 func (c *checker) rabbitMQ(r *RabbitMQ) {
 	c.servers("rabbitMQ.hosts", r.Hosts)
-	c.text("rabbitMQ.virtualHost", r.VirtualHost, 127, virtualHost, "printable ASCII without spaces")
+	c.text("rabbitMQ.virtualHost", r.VirtualHost, 127, visible, "printable ASCII without spaces")
 	c.word("rabbitMQ.topology", r.Topology, TopologyVerify, TopologyDeclare)
 	c.path("rabbitMQ.credentialsDir", r.CredentialsDir)
 	c.tls("rabbitMQ.tls", r.TLS)
-	c.text("rabbitMQ.exchange", r.Exchange, 255, exchange, "an exchange's name of letters, digits, dots, :, _ and -")
-	c.text("rabbitMQ.routingKey", r.RoutingKey, 255, routingKey, "printable ASCII without spaces, *, # and /")
 }
+
+// queue checks what a consumer reads of a RabbitMQ.
+func (c *checker) queue(r *RabbitMQ) {
+	c.rabbitMQ(r)
+	c.text("rabbitMQ.queue", r.Queue, 255, visible, "printable ASCII without spaces")
+	c.require("rabbitMQ.queue", !strings.HasPrefix(r.Queue, "amq."), "must not be one of RabbitMQ's own, which start with amq.")
+	c.count("rabbitMQ.bindings", len(r.Bindings), 0, 64)
+	c.require("rabbitMQ.bindings", len(r.Bindings) == 0 || r.Topology == TopologyDeclare, "need topology Declare")
+	for i, b := range r.Bindings {
+		field := fmt.Sprintf("rabbitMQ.bindings[%d]", i)
+		c.text(field+".exchange", b.Exchange, 255, exchange, exchangeForm)
+		c.text(field+".routingKey", b.RoutingKey, 255, visible, "printable ASCII without spaces")
+	}
+	c.require("rabbitMQ.exchange", r.Exchange == "", "is a relay's")
+	c.require("rabbitMQ.routingKey", r.RoutingKey == "", "is a relay's")
+}
+
+const exchangeForm = "an exchange's name of letters, digits, dots, :, _ and -"
 
 // Validate checks every value and every contradiction between values, and names them all.
 func (r Consumer) Validate() error {

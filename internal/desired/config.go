@@ -67,7 +67,10 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 		cfg.Kafka = cluster(&kafka.KafkaConnection, in)
 		cfg.Kafka.Topic, cfg.Kafka.Compression = string(kafka.Topic), string(kafka.Compression)
 	}
-	cfg.RabbitMQ = rabbitMQ(spec.Destination.RabbitMQ, in)
+	if rabbit := spec.Destination.RabbitMQ; rabbit != nil {
+		cfg.RabbitMQ = virtualHost(&rabbit.RabbitMQConnection, in)
+		cfg.RabbitMQ.Exchange, cfg.RabbitMQ.RoutingKey = string(rabbit.Exchange), string(rabbit.RoutingKey)
+	}
 	if nats := spec.Destination.NATS; nats != nil {
 		cfg.NATS = broker(&nats.NATSConnection, in)
 		cfg.NATS.Subject = string(nats.Subject)
@@ -121,6 +124,14 @@ func Consumer(consumer *v1alpha1.InboxConsumer, in Inputs) (config.Consumer, err
 		cfg.NATS = broker(&nats.NATSConnection, in)
 		cfg.NATS.FilterSubjects = words(nats.FilterSubjects)
 		cfg.NATS.Durable = shared(spec.ConsumerName, nats.Durable)
+	}
+	if rabbit := spec.Source.RabbitMQ; rabbit != nil {
+		cfg.RabbitMQ = virtualHost(&rabbit.RabbitMQConnection, in)
+		cfg.RabbitMQ.Queue = string(rabbit.Queue)
+		for _, b := range rabbit.Bindings {
+			cfg.RabbitMQ.Bindings = append(cfg.RabbitMQ.Bindings,
+				config.Binding{Exchange: string(b.Exchange), RoutingKey: string(b.RoutingKey)})
+		}
 	}
 	return cfg, t.invalid(cfg.Validate())
 }
@@ -184,10 +195,7 @@ func cluster(k *v1alpha1.KafkaConnection, in Inputs) *config.Kafka {
 	return cfg
 }
 
-func rabbitMQ(r *v1alpha1.RabbitMQDestination, in Inputs) *config.RabbitMQ {
-	if r == nil {
-		return nil
-	}
+func virtualHost(r *v1alpha1.RabbitMQConnection, in Inputs) *config.RabbitMQ {
 	port := rabbitMQPort
 	if r.TLS.Mode == v1alpha1.TLSModeInsecure {
 		port = rabbitMQPlainPort
@@ -198,8 +206,6 @@ func rabbitMQ(r *v1alpha1.RabbitMQDestination, in Inputs) *config.RabbitMQ {
 		Topology:       string(r.Topology),
 		CredentialsDir: path.Join(in.Root, BrokerCredentialsMount),
 		TLS:            transport(r.TLS, in, BrokerCAMount, BrokerClientMount),
-		Exchange:       string(r.Exchange),
-		RoutingKey:     string(r.RoutingKey),
 	}
 }
 

@@ -177,7 +177,7 @@ func TestTheKeysOfASecret(t *testing.T) {
 // The other brokers of a consumer, as TestDestinations has a relay's.
 func TestSources(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"kafka"} {
+	for _, name := range []string{"kafka", "rabbitmq"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			consumer := read(t, "testdata/"+name+"-consumer.yaml").Consumers[0].InboxConsumer

@@ -128,9 +128,7 @@ func RelayReferences(relay *v1alpha1.OutboxRelay) []Reference {
 		refs = append(refs, kafkaReferences("spec.destination.kafka", &kafka.KafkaConnection)...)
 	}
 	if rabbit := spec.Destination.RabbitMQ; rabbit != nil {
-		const field = "spec.destination.rabbitMQ"
-		refs = append(refs, credentials(field, rabbit.CredentialsSecretRef.Name, BrokerCredentialsMount))
-		refs = append(refs, tlsReferences(field, rabbit.TLS, BrokerCAMount, BrokerClientMount)...)
+		refs = append(refs, rabbitReferences("spec.destination.rabbitMQ", &rabbit.RabbitMQConnection)...)
 	}
 	return refs
 }
@@ -144,6 +142,9 @@ func ConsumerReferences(consumer *v1alpha1.InboxConsumer) []Reference {
 	}
 	if nats := spec.Source.NATS; nats != nil {
 		refs = natsReferences("spec.source.nats", &nats.NATSConnection)
+	}
+	if rabbit := spec.Source.RabbitMQ; rabbit != nil {
+		refs = rabbitReferences("spec.source.rabbitMQ", &rabbit.RabbitMQConnection)
 	}
 	refs = append(refs, postgresReferences("spec.inbox.postgres", &spec.Inbox.Postgres)...)
 	if spec.Inbox.SchemaPolicy == v1alpha1.SchemaPolicyManaged {
@@ -171,6 +172,11 @@ func kafkaReferences(field string, k *v1alpha1.KafkaConnection) []Reference {
 		refs = append(refs, credentials(field+".sasl", k.SASL.CredentialsSecretRef.Name, BrokerCredentialsMount))
 	}
 	return append(refs, tlsReferences(field, k.TLS, BrokerCAMount, BrokerClientMount)...)
+}
+
+func rabbitReferences(field string, r *v1alpha1.RabbitMQConnection) []Reference {
+	refs := []Reference{credentials(field, r.CredentialsSecretRef.Name, BrokerCredentialsMount)}
+	return append(refs, tlsReferences(field, r.TLS, BrokerCAMount, BrokerClientMount)...)
 }
 
 func credentials(field, name, mount string) Reference {

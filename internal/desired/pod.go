@@ -292,6 +292,8 @@ func InsecureConsumerTransports(consumer *v1alpha1.InboxConsumer) []string {
 		field, broker = "spec.source.nats.tls", &s.NATS.TLS
 	case s.Kafka != nil:
 		field, broker = "spec.source.kafka.tls", &s.Kafka.TLS
+	case s.RabbitMQ != nil:
+		field, broker = "spec.source.rabbitMQ.tls", &s.RabbitMQ.TLS
 	}
 	return insecure("spec.inbox.postgres.tls", consumer.Spec.Inbox.Postgres.TLS, field, broker)
 }

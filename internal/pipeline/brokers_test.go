@@ -200,38 +200,100 @@ func TestAConsumerTellsWhatIsWrongWithItsTopic(t *testing.T) {
 	life.becomes("SourceReachable", "True Reachable")
 }
 
-func TestARelayPublishesToRabbitMQ(t *testing.T) {
-	t.Parallel()
-	o := newOrders(t)
-	server := testkit.RabbitMQ(t)
+// rabbit reaches the virtual host over TLS.
+func rabbit(t *testing.T, server *testkit.RabbitBroker) config.RabbitMQ {
+	t.Helper()
+	user, password := server.User()
+	return config.RabbitMQ{
+		Hosts: []string{server.TLSAddr()}, VirtualHost: server.VirtualHost, CredentialsDir: secret(t, user, password),
+		TLS: config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA}, Topology: config.TopologyVerify,
+	}
+}
+
+// exchange makes the exchange that relays publish to, and returns a channel beside theirs.
+func exchange(t *testing.T, server *testkit.RabbitBroker) *amqp.Channel {
+	t.Helper()
 	channel := server.Channel()
 	if err := channel.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
+	return channel
+}
+
+func TestARelayPublishesToRabbitMQ(t *testing.T) {
+	t.Parallel()
+	o := newOrders(t)
+	server := testkit.RabbitMQ(t)
+	channel := exchange(t, server)
 	if _, err := channel.QueueDeclare("orders", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := channel.QueueBind("orders", "orders.#", "shop", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	user, password := server.User()
 	o.elsewhere("shop/orders.events#", func(cfg *config.Relay) {
-		cfg.RabbitMQ = &config.RabbitMQ{
-			Hosts:       []string{server.TLSAddr()},
-			VirtualHost: server.VirtualHost,
-			Topology:    config.TopologyVerify,
-			CredentialsDir: secret(
-				t,
-				user,
-				password,
-			),
-			TLS:        config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
-			Exchange:   "shop",
-			RoutingKey: "orders.events",
-		}
+		to := rabbit(t, server)
+		to.Exchange, to.RoutingKey = "shop", "orders.events"
+		cfg.RabbitMQ = &to
 	})
 	queue, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil)
 	if err != nil || queue.Messages != 90 {
 		t.Errorf("the queue holds %d messages (%v), want 90", queue.Messages, err)
+	}
+}
+
+// What one service writes through RabbitMQ another applies, once each and in order per key, though its consumer dies on
+// the way.
+func TestWhatIsWrittenIsAppliedThroughRabbitMQ(t *testing.T) {
+	t.Parallel()
+	for name, ordering := range map[string]config.Ordering{
+		"in the order of versions": {Versions: config.VersionsEnforce, Delivery: config.DeliveryShared},
+		"in the queue's order":     {Versions: config.VersionsIgnoreOlder, Delivery: config.DeliverySingleActive},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testkit.RabbitMQ(t)
+			channel := exchange(t, server)
+			b := newBilling(t)
+			b.tables()
+			b.db.Exec("ALTER TABLE effect ADD COLUMN at bigint GENERATED ALWAYS AS IDENTITY")
+			from := rabbit(t, server)
+			from.Topology, from.Queue = config.TopologyDeclare, "billing"
+			from.Bindings = []config.Binding{{Exchange: "shop", RoutingKey: "orders.#"}}
+			b.cfg.NATS, b.cfg.RabbitMQ = nil, &from
+			b.cfg.Ordering.Versions, b.cfg.Ordering.Delivery = ordering.Versions, ordering.Delivery
+			b.cfg.Concurrency.Prefetch, b.cfg.Concurrency.MaxBatchMessages = 40, 10
+			first, life := b.start()
+			life.becomes("SourceReachable", "True Reachable")
+
+			o := newOrders(t)
+			to := rabbit(t, server)
+			to.Exchange, to.RoutingKey = "shop", "orders.events"
+			cfg := o.cfg
+			cfg.NATS, cfg.RabbitMQ = nil, &to
+			cfg.Lease, cfg.Batch.PublishTimeout = config.Duration(30*time.Second), slow
+			o.start(cfg)
+			o.write(300)
+			b.effects(20)
+			first.Kill()
+			if err := life.end(); err == nil {
+				t.Error("Run() = nil after Kill")
+			}
+			_, second := b.start()
+			o.write(60)
+			b.effects(360)
+			b.inOrder(360)
+			testkit.Eventually(t, through, "nothing is left in the queue", func() bool {
+				r := second.report(t.Context()).Consumer
+				return r != nil && r.Source == "rabbitmq/billing" && r.Lag != nil && r.Lag.Messages == 0
+			})
+			if err := second.drain(); err != nil {
+				t.Errorf("Run() = %v", err)
+			}
+			queue, err := channel.QueueDeclarePassive("billing", true, false, false, false, nil)
+			if err != nil || queue.Messages != 0 || queue.Consumers != 0 {
+				t.Errorf("the queue is left as %+v (%v)", queue, err)
+			}
+		})
 	}
 }

@@ -120,7 +120,7 @@ func consumerConfig(cfg config.Consumer) consumer.Config {
 // sameConnections says whether two configs need the same connections, handler and subscription.
 func sameConnections(a, b config.Consumer) bool {
 	return reflect.DeepEqual(a.Inbox.Postgres, b.Inbox.Postgres) && reflect.DeepEqual(a.NATS, b.NATS) &&
-		reflect.DeepEqual(a.Kafka, b.Kafka) &&
+		reflect.DeepEqual(a.Kafka, b.Kafka) && reflect.DeepEqual(a.RabbitMQ, b.RabbitMQ) &&
 		reflect.DeepEqual(a.SQL, b.SQL) && a.Validation.MaxDepth == b.Validation.MaxDepth &&
 		a.Concurrency.Prefetch == b.Concurrency.Prefetch && a.Ordering.Delivery == b.Ordering.Delivery
 }

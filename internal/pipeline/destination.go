@@ -44,10 +44,7 @@ func openDestination(ctx context.Context, cfg config.Relay, name string, log *sl
 				Unordered: unordered, Format: message.Format(cfg.MessageFormat),
 			})
 		case cfg.RabbitMQ != nil:
-			return rabbitmq.NewPublisher(rabbitmq.Config{
-				Hosts: cfg.RabbitMQ.Hosts, VirtualHost: cfg.RabbitMQ.VirtualHost,
-				CredentialsDir: cfg.RabbitMQ.CredentialsDir, TLS: endpointTLS(cfg.RabbitMQ.TLS), Name: name, Log: log,
-			}, rabbitmq.PublisherConfig{
+			return rabbitmq.NewPublisher(rabbitConfig(cfg.RabbitMQ, name, log), rabbitmq.PublisherConfig{
 				Exchange: cfg.RabbitMQ.Exchange, RoutingKey: cfg.RabbitMQ.RoutingKey, Allowed: cfg.Allowed,
 				Topology: rabbitmq.Topology(cfg.RabbitMQ.Topology), Unordered: unordered,
 				Format: message.Format(cfg.MessageFormat),

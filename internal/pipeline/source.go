@@ -9,6 +9,7 @@ import (
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/kafka"
 	"github.com/postrider/postrider/internal/broker/nats"
+	"github.com/postrider/postrider/internal/broker/rabbitmq"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/consumer"
 	"github.com/postrider/postrider/internal/postgres/inboxdb"
@@ -38,6 +39,12 @@ func openSource(
 				Topics: cfg.Kafka.Topics, Group: cfg.Kafka.Group, OffsetReset: kafka.OffsetReset(cfg.Kafka.OffsetReset),
 				Prefetch: int(cfg.Concurrency.Prefetch),
 			})
+		case cfg.RabbitMQ != nil:
+			return rabbitmq.NewReceiver(ctx, rabbitConfig(cfg.RabbitMQ, name, log), rabbitmq.ReceiverConfig{
+				Queue: cfg.RabbitMQ.Queue, Bindings: rabbitBindings(cfg.RabbitMQ),
+				Topology: rabbitmq.Topology(cfg.RabbitMQ.Topology), Prefetch: int(cfg.Concurrency.Prefetch),
+				SingleActive: cfg.Ordering.Delivery == config.DeliverySingleActive,
+			})
 		default:
 			return openDurable(ctx, cfg, name, tables, log)
 		}
@@ -58,6 +65,8 @@ func origin(cfg config.Consumer) (system, source, from string) {
 			source += fmt.Sprintf(" and %d more", more)
 		}
 		return "kafka", source, from
+	case cfg.RabbitMQ != nil:
+		return "rabbitmq", "rabbitmq/" + cfg.RabbitMQ.Queue, cfg.RabbitMQ.Queue
 	default:
 		return "nats", "nats/" + cfg.NATS.Stream, cfg.NATS.Stream
 	}
@@ -68,6 +77,8 @@ func sourceTLS(cfg config.Consumer) config.TLS {
 	switch {
 	case cfg.Kafka != nil:
 		return cfg.Kafka.TLS
+	case cfg.RabbitMQ != nil:
+		return cfg.RabbitMQ.TLS
 	default:
 		return cfg.NATS.TLS
 	}
@@ -78,6 +89,21 @@ func kafkaConfig(k *config.Kafka, name string, log *slog.Logger) kafka.Config {
 		BootstrapServers: k.BootstrapServers, Mechanism: kafka.Mechanism(k.Mechanism),
 		CredentialsDir: k.CredentialsDir, TLS: endpointTLS(k.TLS), Name: name, Log: log,
 	}
+}
+
+func rabbitConfig(r *config.RabbitMQ, name string, log *slog.Logger) rabbitmq.Config {
+	return rabbitmq.Config{
+		Hosts: r.Hosts, VirtualHost: r.VirtualHost, CredentialsDir: r.CredentialsDir, TLS: endpointTLS(r.TLS),
+		Name: name, Log: log,
+	}
+}
+
+func rabbitBindings(r *config.RabbitMQ) []rabbitmq.Binding {
+	bindings := make([]rabbitmq.Binding, len(r.Bindings))
+	for i, b := range r.Bindings {
+		bindings[i] = rabbitmq.Binding(b)
+	}
+	return bindings
 }
 
 // natsSource is a receiver with the connection it works on.
