@@ -17,6 +17,10 @@ was applied once. It reads the databases and the stream, never the workers' own
 numbers, and may run beside live workers. It dials the hosts that the resources
 name; with --data, the embedded servers of a postrider up that is running.
 
+What a RabbitMQ queue holds cannot be read without being taken: what the relays
+among the resources published to it stands for it, and what that does not show
+is reported as not checked.
+
 It changes nothing: what it needs of a stream is copied into temporary tables.
 The users of the resources need the right to make them (PostgreSQL's default) and
 to read the outbox, inbox and effects tables.

@@ -15,6 +15,7 @@ import (
 	"github.com/postrider/postrider/internal/broker/endpoint"
 	"github.com/postrider/postrider/internal/broker/kafka"
 	"github.com/postrider/postrider/internal/broker/nats"
+	"github.com/postrider/postrider/internal/broker/rabbitmq"
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/desired"
 	"github.com/postrider/postrider/internal/manifest"
@@ -35,6 +36,7 @@ const (
 type sources struct {
 	input verify.Input
 
+	rabbit    []rabbitOutbox
 	set       *manifest.Set
 	endpoints *up.Endpoints // where embedded servers stand in; nil: the hosts as named
 	root      string        // of the credential files
@@ -99,26 +101,43 @@ func (s *sources) relay(ctx context.Context, r manifest.Relay) error {
 	if err != nil {
 		return err
 	}
+	tables := postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table}
 	var stream verify.Stream
-	if cfg.Kafka != nil {
-		topics := []string{cfg.Kafka.Topic}
-		for _, allowed := range cfg.Allowed {
-			if !strings.ContainsAny(allowed, "*>") && !slices.Contains(topics, allowed) {
-				topics = append(topics, allowed)
-			}
+	switch {
+	case cfg.RabbitMQ != nil:
+		stream.Unreadable = "what RabbitMQ's queues hold cannot be read without being taken"
+		if cfg.Outbox.Columns == nil { // a team's own table has no archive
+			s.rabbit = append(s.rabbit, rabbitOutbox{cfg.RabbitMQ.VirtualHost, verify.Outbox{Pool: pool, Tables: tables}})
 		}
-		stream, err = s.topics(cfg.Kafka, topics)
-	} else {
+	case cfg.Kafka != nil:
+		stream, err = s.topics(cfg.Kafka, relayTopics(cfg))
+	default:
 		stream, err = s.stream(ctx, cfg.NATS)
 	}
 	if err != nil {
 		return err
 	}
 	s.input.Relays = append(s.input.Relays, verify.Relay{
-		Name: relayTitle(r.Namespace, r.Name), Pool: pool, Stream: stream,
-		Tables: postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table},
+		Name: relayTitle(r.Namespace, r.Name), Pool: pool, Stream: stream, Tables: tables,
 	})
 	return nil
+}
+
+// relayTopics are the topics that a relay may publish to, as far as they are named.
+func relayTopics(cfg config.Relay) []string {
+	topics := []string{cfg.Kafka.Topic}
+	for _, allowed := range cfg.Allowed {
+		if !strings.ContainsAny(allowed, "*>") && !slices.Contains(topics, allowed) {
+			topics = append(topics, allowed)
+		}
+	}
+	return topics
+}
+
+// rabbitOutbox is an outbox whose relay publishes to a virtual host of RabbitMQ.
+type rabbitOutbox struct {
+	virtualHost string
+	outbox      verify.Outbox
 }
 
 func (s *sources) consumer(ctx context.Context, c manifest.Consumer) error {
@@ -138,17 +157,43 @@ func (s *sources) consumer(ctx context.Context, c manifest.Consumer) error {
 		Name: consumerTitle(c.Namespace, c.Name), Pool: pool, Schema: cfg.Inbox.Postgres.Schema,
 		ConsumerName: cfg.ConsumerName, Retention: cfg.Inbox.Retention.D(),
 	}
-	if cfg.Kafka != nil {
+	switch {
+	case cfg.RabbitMQ != nil:
+		v.Queue = s.queue(cfg.RabbitMQ)
+	case cfg.Kafka != nil:
 		v.Durable = cfg.Kafka.Group
 		v.Stream, err = s.topics(cfg.Kafka, cfg.Kafka.Topics)
-	} else if v.Stream, err = s.stream(ctx, cfg.NATS); err == nil {
-		v.Durable = cfg.NATS.Durable
+	default:
+		if v.Stream, err = s.stream(ctx, cfg.NATS); err == nil {
+			v.Durable = cfg.NATS.Durable
+		}
 	}
 	if err != nil {
 		return err
 	}
 	s.input.Consumers = append(s.input.Consumers, v)
 	return nil
+}
+
+// queue is a RabbitMQ queue, and the outboxes that may feed it.
+func (s *sources) queue(r *config.RabbitMQ) *verify.Queue {
+	q := &verify.Queue{Name: r.Queue, Waiting: func(ctx context.Context) (int64, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		return rabbitmq.Waiting(ctx, rabbitmq.Config{
+			Hosts: r.Hosts, VirtualHost: r.VirtualHost, CredentialsDir: r.CredentialsDir, Name: verifyName,
+			TLS: endpointTLS(r.TLS),
+		}, r.Queue)
+	}}
+	for _, b := range r.Bindings {
+		q.Bindings = append(q.Bindings, verify.Binding(b))
+	}
+	for _, o := range s.rabbit {
+		if o.virtualHost == r.VirtualHost {
+			q.Outboxes = append(q.Outboxes, o.outbox)
+		}
+	}
+	return q
 }
 
 func (s *sources) database(ctx context.Context, cfg config.Postgres) (*pgxpool.Pool, error) {

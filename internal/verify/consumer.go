@@ -22,7 +22,12 @@ func verifyConsumer(ctx context.Context, c Consumer, grace time.Duration) (Secti
 	if err != nil {
 		return Section{}, err
 	}
-	copied, err := s.copyStream(ctx, c.Stream, due.subjects, due.acked)
+	var copied streamCopy
+	if c.Queue != nil {
+		copied, err = s.copyArchives(ctx, c.Queue)
+	} else {
+		copied, err = s.copyStream(ctx, c.Stream, due.subjects, due.acked)
+	}
 	if err != nil {
 		return Section{}, err
 	}
@@ -36,7 +41,12 @@ func verifyConsumer(ctx context.Context, c Consumer, grace time.Duration) (Secti
 	if section.Checks, err = s.run(ctx, inboxChecks(c.ConsumerName)); err != nil {
 		return Section{}, err
 	}
-	against, err := s.againstStream(ctx, c, grace, due, copied)
+	var against []Check
+	if c.Queue != nil {
+		against, err = s.againstQueue(ctx, c, grace, copied)
+	} else {
+		against, err = s.againstStream(ctx, c, grace, due, copied)
+	}
 	if err != nil {
 		return Section{}, err
 	}

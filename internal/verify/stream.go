@@ -54,13 +54,13 @@ type streamCopy struct {
 func (s *session) copyStream(
 	ctx context.Context, source Stream, subjects []string, acked map[string]uint64,
 ) (streamCopy, error) {
-	if _, err := s.conn.Exec(ctx, createCopySQL); err != nil {
-		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == noTempRight {
-			return streamCopy{}, fmt.Errorf("make a temporary table (GRANT TEMPORARY ON DATABASE … allows it): %w", err)
-		}
-		return streamCopy{}, fmt.Errorf("make a temporary table: %w", err)
+	if err := s.createCopy(ctx); err != nil {
+		return streamCopy{}, err
 	}
-	if source.JS == nil && source.Kafka == nil {
+	switch {
+	case source.Unreadable != "":
+		return streamCopy{unchecked: source.Unreadable}, nil
+	case source.JS == nil && source.Kafka == nil:
 		return streamCopy{unchecked: "no stream was given"}, nil
 	}
 	var c streamCopy
@@ -80,6 +80,18 @@ func (s *session) copyStream(
 		return streamCopy{}, fmt.Errorf("index the copy of stream %s: %w", source.Name, err)
 	}
 	return c, nil
+}
+
+// createCopy makes the temporary table.
+func (s *session) createCopy(ctx context.Context) error {
+	_, err := s.conn.Exec(ctx, createCopySQL)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == noTempRight {
+		return fmt.Errorf("make a temporary table (GRANT TEMPORARY ON DATABASE … allows it): %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("make a temporary table: %w", err)
+	}
+	return nil
 }
 
 // copyJetStream copies one stream, or says why its content proves nothing.

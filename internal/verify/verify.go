@@ -57,7 +57,9 @@ type Consumer struct {
 	// AcceptStart says that the durable was made on purpose to begin where it does. Without it, messages below that
 	// place which nobody handled break a promise: Postrider itself makes no durable that leaves any out.
 	AcceptStart bool
-	Effects     []Effects
+	// Queue is the source where it is a RabbitMQ queue, in place of Stream.
+	Queue   *Queue
+	Effects []Effects
 }
 
 // Stream is a JetStream stream, or topics of Kafka. Without JS and Kafka it is not looked at.
@@ -66,6 +68,8 @@ type Stream struct {
 	Name string
 	// Kafka reads the topics; Name says which they are, for people.
 	Kafka *kafka.Reader
+	// Unreadable says why the broker shows nobody what it holds; empty where it does.
+	Unreadable string
 }
 
 // Run checks everything in the input. A broken promise is in the report; an error means that something could not be
