@@ -83,6 +83,13 @@ func (b *RabbitBroker) MustEval(expression string) string {
 	return result
 }
 
+// Sync returns when what was declared is on disk. The node says that a queue or a binding is made some time before: one
+// that is killed at once may have lost it.
+func (b *RabbitBroker) Sync() {
+	b.t.Helper()
+	b.MustEval(`mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()]`)
+}
+
 // URL is where clients of the virtual host connect.
 func (b *RabbitBroker) URL() string {
 	user, password := b.User()

@@ -62,6 +62,7 @@ func TestRabbitMQReceiverKeepsTheContract(t *testing.T) {
 				for _, durable := range []string{"d", "one", "two"} {
 					queue(t, server, durable, arguments)
 				}
+				server.Sync()
 				s.Receiver = func(t *testing.T, durable string, prefetch int) brokertest.Receiver {
 					t.Helper()
 					r := newReceiver(t, cfg, ReceiverConfig{Queue: durable, Prefetch: prefetch})

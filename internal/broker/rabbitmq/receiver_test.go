@@ -372,7 +372,7 @@ func TestWhatKeepsAReceiverFromItsQueue(t *testing.T) {
 			func(c *Config) { c.CredentialsDir = "/none" }, broker.ReasonNoCredentials, "create the Secret",
 		},
 		"a virtual host that is not there": {
-			func(c *Config) { c.VirtualHost = "nowhere" }, broker.ReasonPermissionDenied, "check its name",
+			func(c *Config) { c.VirtualHost = "nowhere" }, broker.ReasonPermissionDenied, "correct its name",
 		},
 		"a user who may not read the queue": {
 			func(c *Config) { c.CredentialsDir = credentials(t, reader, password) },
@@ -398,7 +398,8 @@ func TestWhatKeepsAReceiverFromItsQueue(t *testing.T) {
 // One server for what no other test can bear: an alarm, and a short time for acknowledgements.
 func TestAlarmsAndTimeoutsOfTheBroker(t *testing.T) {
 	t.Parallel()
-	server := testkit.RabbitMQServer(t, brokers.RabbitMQConfig{Settings: []string{"channel_tick_interval = 1000"}})
+	server := testkit.RabbitMQServer(t, brokers.RabbitMQConfig{})
+	server.MustEval("application:set_env(rabbit, channel_tick_interval, 1000)") // how often it looks for a time-out
 	p := &place{t: t, server: server, channel: server.Channel(), cfg: testConfig(t, server, server.Addr())}
 	p.declare(nil)
 	p.send(1, 3)

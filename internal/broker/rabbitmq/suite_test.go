@@ -58,8 +58,7 @@ func declare(t *testing.T, server *testkit.RabbitBroker) {
 	if err := channel.QueueBind(testQueue, "orders.#", testExchange, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	// The node says that a binding is made some time before it is on disk: one that is killed at once has lost it.
-	server.MustEval(`mnesia:sync_log()`)
+	server.Sync()
 }
 
 func newPublisher(t *testing.T, cfg Config, publish PublisherConfig) *Publisher {
