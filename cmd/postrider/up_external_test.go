@@ -137,7 +137,11 @@ func TestUpRunsThroughRabbitMQ(t *testing.T) {
 	m.rabbit = testkit.RabbitMQ(t)
 	u := m.up()
 
-	u.says("outboxrelay/orders ", "is not ready: StreamMissing: ", "rabbitmqadmin declare exchange name=shop type=topic")
+	u.says(
+		"outboxrelay/orders ",
+		"is not ready: StreamMissing: ",
+		"rabbitmqadmin declare exchange name=shop type=topic",
+	)
 	u.says("inboxconsumer/billing ", "is not ready: StreamMissing: ", "rabbitmqadmin declare queue name=billing ")
 	channel := m.rabbit.Channel()
 	if err := channel.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
@@ -155,7 +159,10 @@ func TestUpRunsThroughRabbitMQ(t *testing.T) {
 		return testkit.Value[int](m.db, "SELECT count(*) FROM message_inbox") == 1
 	})
 	u.interrupt(m.password, m.db.Password)
-	if want := "\ninboxconsumer/billing: 1 applied, 0 duplicates without effect\n"; !strings.Contains(u.out.String(), want) {
+	if want := "\ninboxconsumer/billing: 1 applied, 0 duplicates without effect\n"; !strings.Contains(
+		u.out.String(),
+		want,
+	) {
 		t.Errorf("the summary lacks %q", want)
 	}
 }

@@ -107,7 +107,10 @@ func (s *sources) relay(ctx context.Context, r manifest.Relay) error {
 	case cfg.RabbitMQ != nil:
 		stream.Unreadable = "what RabbitMQ's queues hold cannot be read without being taken"
 		if cfg.Outbox.Columns == nil { // a team's own table has no archive
-			s.rabbit = append(s.rabbit, rabbitOutbox{cfg.RabbitMQ.VirtualHost, verify.Outbox{Pool: pool, Tables: tables}})
+			s.rabbit = append(
+				s.rabbit,
+				rabbitOutbox{cfg.RabbitMQ.VirtualHost, verify.Outbox{Pool: pool, Tables: tables}},
+			)
 		}
 	case cfg.Kafka != nil:
 		stream, err = s.topics(cfg.Kafka, relayTopics(cfg))

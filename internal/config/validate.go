@@ -239,7 +239,13 @@ func (c *checker) destination(r Relay) {
 	case r.RabbitMQ != nil:
 		c.rabbitMQ(r.RabbitMQ)
 		c.text("rabbitMQ.exchange", r.RabbitMQ.Exchange, 255, exchange, exchangeForm)
-		c.text("rabbitMQ.routingKey", r.RabbitMQ.RoutingKey, 255, routingKey, "printable ASCII without spaces, *, # and /")
+		c.text(
+			"rabbitMQ.routingKey",
+			r.RabbitMQ.RoutingKey,
+			255,
+			routingKey,
+			"printable ASCII without spaces, *, # and /",
+		)
 		c.require("rabbitMQ.queue", r.RabbitMQ.Queue == "", "is a consumer's")
 		c.require("rabbitMQ.bindings", len(r.RabbitMQ.Bindings) == 0, "are a consumer's")
 	case c.nats(r.NATS):
@@ -287,9 +293,13 @@ func (c *checker) source(r Consumer) {
 
 // redelivering checks the ordering at a broker that delivers again behind what it has delivered since.
 func (c *checker) redelivering(broker string, o Ordering) {
-	c.require("ordering", o.Mode != OrderingPerKey || o.Versions == VersionsEnforce ||
-		o.Delivery == DeliverySingleActive,
-		"with %s, mode PerKey needs versions Enforce or delivery SingleActive: its redeliveries come out of order", broker)
+	c.require(
+		"ordering",
+		o.Mode != OrderingPerKey || o.Versions == VersionsEnforce ||
+			o.Delivery == DeliverySingleActive,
+		"with %s, mode PerKey needs versions Enforce or delivery SingleActive: its redeliveries come out of order",
+		broker,
+	)
 }
 
 func exactlyOne(all ...bool) bool {
@@ -334,7 +344,11 @@ func (c *checker) rabbitMQ(r *RabbitMQ) {
 func (c *checker) queue(r *RabbitMQ) {
 	c.rabbitMQ(r)
 	c.text("rabbitMQ.queue", r.Queue, 255, visible, "printable ASCII without spaces")
-	c.require("rabbitMQ.queue", !strings.HasPrefix(r.Queue, "amq."), "must not be one of RabbitMQ's own, which start with amq.")
+	c.require(
+		"rabbitMQ.queue",
+		!strings.HasPrefix(r.Queue, "amq."),
+		"must not be one of RabbitMQ's own, which start with amq.",
+	)
 	c.count("rabbitMQ.bindings", len(r.Bindings), 0, 64)
 	c.require("rabbitMQ.bindings", len(r.Bindings) == 0 || r.Topology == TopologyDeclare, "need topology Declare")
 	for i, b := range r.Bindings {

@@ -181,11 +181,11 @@ func (s *session) againstStream(
 func notCovered(results []Check, c Consumer) []Check {
 	before, forgotten := &results[len(results)-2], &results[len(results)-1]
 	if c.AcceptStart && before.Result == Broken {
-		before.set(NotChecked, fmt.Sprintf("%d messages lie below where the durable begins: they are not covered",
+		before.leave(fmt.Sprintf("%d messages lie below where the durable begins: they are not covered",
 			before.Broken))
 	}
 	if forgotten.Result == Broken {
-		forgotten.set(NotChecked, fmt.Sprintf("%d messages are older than %s: they are not covered",
+		forgotten.leave(fmt.Sprintf("%d messages are older than %s: they are not covered",
 			forgotten.Broken, c.Retention))
 	}
 	if c.Retention == 0 { // it remembers for ever: nothing can be left out

@@ -139,14 +139,19 @@ func (a *archiveSource) Values() ([]any, error) { return a.row, nil }
 func (a *archiveSource) Err() error { return a.err }
 
 // againstQueue compares the inbox with what was published, and says what waits in the queue.
-func (s *session) againstQueue(ctx context.Context, c Consumer, grace time.Duration, copied streamCopy) ([]Check, error) {
+func (s *session) againstQueue(
+	ctx context.Context,
+	c Consumer,
+	grace time.Duration,
+	copied streamCopy,
+) ([]Check, error) {
 	const unknown = "the resource does not say what the queue is bound to: topology: Declare with bindings does"
-	left, err := leftInQueue(ctx, c.Queue, grace)
+	results, err := leftInQueue(ctx, c.Queue, grace)
 	if err != nil {
 		return nil, err
 	}
 	acked := check{promise: "G5", title: "everything acknowledged has an outcome or a dead letter"}
-	results := append(left, notChecked([]check{acked}, "RabbitMQ does not tell what was acknowledged")...)
+	results = append(results, notChecked([]check{acked}, "RabbitMQ does not tell what was acknowledged")...)
 	scope := []any{c.ConsumerName, c.Retention.Seconds(), int64(0), "-infinity"}
 	handled := check{
 		"G1", fmt.Sprintf("everything that was published to the queue has an outcome after %s", grace), handledSQL,
@@ -177,7 +182,7 @@ func leftInQueue(ctx context.Context, q *Queue, grace time.Duration) ([]Check, e
 		left.Result, left.Broken = Broken, n
 		left.First = fmt.Sprintf("%d messages wait in queue %s", n, q.Name)
 	case n > 0:
-		left.set(NotChecked, fmt.Sprintf("%d messages wait in the queue, nobody tells for how long: with --grace 0s "+
+		left.leave(fmt.Sprintf("%d messages wait in the queue, nobody tells for how long: with --grace 0s "+
 			"it has to be empty", n))
 	}
 	return []Check{left}, nil

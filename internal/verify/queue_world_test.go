@@ -95,7 +95,9 @@ func TestAQueueIsHeldToWhatWasPublishedToIt(t *testing.T) {
 			func(m *market) { m.published(2, 1, "other/orders.events#t1-1.8") }, handled, verify.Kept,
 		},
 		"other bytes than were published": {
-			func(m *market) { m.outbox.Exec(`UPDATE message_outbox_published SET payload = 'x'`) }, digest, verify.Broken,
+			func(m *market) { m.outbox.Exec(`UPDATE message_outbox_published SET payload = 'x'`) },
+			digest,
+			verify.Broken,
 		},
 		"an effect that is gone": {
 			func(m *market) { m.inbox.Exec(`DELETE FROM ledger`) }, effects, verify.Broken,

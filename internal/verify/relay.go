@@ -46,8 +46,8 @@ func verifyRelay(ctx context.Context, r Relay, grace time.Duration) (Section, er
 // the stream drops, by its limits or by a hand, may have been delivered.
 func dropped(checks []Check) {
 	if last := &checks[len(checks)-1]; last.Result == Broken {
-		last.set(
-			NotChecked,
+		last.leave(
+
 			fmt.Sprintf("%d rows lie below what the stream still holds: they are not covered", last.Broken),
 		)
 	}

@@ -46,8 +46,8 @@ type Check struct {
 	Note string
 }
 
-// set replaces what was found by a result and why.
-func (c *Check) set(r Result, note string) { c.Result, c.Note, c.First = r, note, "" }
+// leave replaces what was found by why it says nothing.
+func (c *Check) leave(note string) { c.Result, c.Note, c.First = NotChecked, note, "" }
 
 // Fact is a number that belongs to the picture and breaks nothing.
 type Fact struct {

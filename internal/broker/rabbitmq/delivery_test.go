@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -21,23 +22,42 @@ func TestDeliveriesAreCounted(t *testing.T) {
 		headers     amqp.Table
 		want        int
 	}{
-		"for the first time":                     {false, nil, 1},
-		"again, from a classic queue":            {true, nil, 2},
-		"again, from a quorum queue":             {true, amqp.Table{headerDeliveryCount: int64(4)}, 5},
-		"a count in another width":               {true, amqp.Table{headerDeliveryCount: int32(1)}, 2},
-		"a count that a producer made up":        {false, amqp.Table{headerDeliveryCount: "many"}, 1},
-		"a negative count":                       {false, amqp.Table{headerDeliveryCount: int64(-3)}, 1},
-		"through a dead-letter exchange":         {false, amqp.Table{headerDeaths: []any{death("q", "rejected", int64(2))}}, 3},
-		"dead in another queue":                  {false, amqp.Table{headerDeaths: []any{death("p", "rejected", int64(2))}}, 1},
-		"waited in this queue for its time":      {false, amqp.Table{headerDeaths: []any{death("q", "expired", int64(2))}}, 1},
-		"deaths that are no table":               {false, amqp.Table{headerDeaths: []any{"q", nil}}, 1},
-		"deaths that are no list":                {false, amqp.Table{headerDeaths: "q"}, 1},
-		"deaths without a number in their count": {false, amqp.Table{headerDeaths: []any{death("q", "rejected", "2")}}, 1},
+		"for the first time":              {false, nil, 1},
+		"again, from a classic queue":     {true, nil, 2},
+		"again, from a quorum queue":      {true, amqp.Table{headerDeliveryCount: int64(4)}, 5},
+		"a count in another width":        {true, amqp.Table{headerDeliveryCount: int32(1)}, 2},
+		"a count that a producer made up": {false, amqp.Table{headerDeliveryCount: "many"}, 1},
+		"a negative count":                {false, amqp.Table{headerDeliveryCount: int64(-3)}, 1},
+		"through a dead-letter exchange": {
+			false,
+			amqp.Table{headerDeaths: []any{death("q", "rejected", int64(2))}},
+			3,
+		},
+		"dead in another queue": {
+			false,
+			amqp.Table{headerDeaths: []any{death("p", "rejected", int64(2))}},
+			1,
+		},
+		"waited in this queue for its time": {
+			false,
+			amqp.Table{headerDeaths: []any{death("q", "expired", int64(2))}},
+			1,
+		},
+		"deaths that are no table": {false, amqp.Table{headerDeaths: []any{"q", nil}}, 1},
+		"deaths that are no list":  {false, amqp.Table{headerDeaths: "q"}, 1},
+		"deaths without a number in their count": {
+			false,
+			amqp.Table{headerDeaths: []any{death("q", "rejected", "2")}},
+			1,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := deliveriesOf("q", &amqp.Delivery{Redelivered: tc.redelivered, Headers: tc.headers}); got != tc.want {
+			if got := deliveriesOf(
+				"q",
+				&amqp.Delivery{Redelivered: tc.redelivered, Headers: tc.headers},
+			); got != tc.want {
 				t.Errorf("deliveriesOf() = %d, want %d", got, tc.want)
 			}
 		})
@@ -48,22 +68,33 @@ func TestDeliveriesAreCounted(t *testing.T) {
 func TestARedeliveryIsTheSameRecord(t *testing.T) {
 	t.Parallel()
 	raw := amqp.Delivery{
-		Exchange: "shop", RoutingKey: "orders.events", MessageId: "4711", Body: []byte("body"),
-		Headers: amqp.Table{"text": "a", "bytes": []byte("b"), "count": int32(3), "flag": true, "part": 0.5, "list": []any{1}},
+		Exchange:   "shop",
+		RoutingKey: "orders.events",
+		MessageId:  "4711",
+		Body:       []byte("body"),
+		Headers: amqp.Table{
+			"text":  "a",
+			"bytes": []byte("b"),
+			"count": int32(3),
+			"flag":  true,
+			"part":  0.5,
+			"list":  []any{1},
+		},
 	}
 	again := raw
 	again.Redelivered, again.DeliveryTag = true, 9
 	again.Headers = amqp.Table{headerDeliveryCount: int64(1), headerAcquiredCount: int64(2), headerDeaths: []any{}}
-	for name, value := range raw.Headers {
-		again.Headers[name] = value
-	}
+	maps.Copy(again.Headers, raw.Headers)
 	first, second := recordOf(&raw), recordOf(&again)
 	if !reflect.DeepEqual(first, second) {
 		t.Errorf("first %v, then %v", first, second)
 	}
 	want := []message.Header{
-		{Name: "bytes", Value: "b"}, {Name: "count", Value: "3"}, {Name: "flag", Value: "true"},
-		{Name: "part", Value: "0.5"}, {Name: "text", Value: "a"},
+		{Name: "bytes", Value: "b"},
+		{Name: "count", Value: "3"},
+		{Name: "flag", Value: "true"},
+		{Name: "part", Value: "0.5"},
+		{Name: "text", Value: "a"},
 	}
 	if !reflect.DeepEqual(first.Headers, want) {
 		t.Errorf("headers %v, want %v", first.Headers, want)

@@ -90,8 +90,11 @@ func (r *Receiver) bindError(exchange string, err error) error {
 		return &broker.Error{Reason: broker.ReasonStreamMissing, Detail: broker.Bounded("exchange " + exchange +
 			" is missing: rabbitmqadmin declare exchange name=" + exchange + " type=topic durable=true")}
 	case said.Code == amqp.AccessRefused:
-		return &broker.Error{Reason: broker.ReasonPermissionDenied, Detail: broker.Bounded("the user may not bind queue " +
-			r.receive.Queue + " to exchange " + exchange + ": grant it write on the queue and read on the exchange")}
+		return &broker.Error{
+			Reason: broker.ReasonPermissionDenied,
+			Detail: broker.Bounded("the user may not bind queue " +
+				r.receive.Queue + " to exchange " + exchange + ": grant it write on the queue and read on the exchange"),
+		}
 	}
 	return lost(err)
 }
@@ -112,12 +115,15 @@ func (c ReceiverConfig) queueError(err error) error {
 		return c.missing()
 	case amqp.AccessRefused:
 		return &broker.Error{Reason: broker.ReasonPermissionDenied, Detail: broker.Bounded(
-			"the user may not use queue " + name + ": grant it read on the queue, and configure where topology is Declare")}
+			"the user may not use queue " + name + ": grant it read on the queue, and configure where topology is Declare",
+		)}
 	case amqp.ResourceLocked:
 		return c.mismatch("belongs to another connection alone: make a durable one that is not exclusive")
 	case amqp.PreconditionFailed:
-		return c.mismatch("was made with other " + differing(said.Reason) + " than Declare makes it: choose topology: Verify " +
-			"to use it as it is, or another queue")
+		return c.mismatch(
+			"was made with other " + differing(said.Reason) + " than Declare makes it: choose topology: Verify " +
+				"to use it as it is, or another queue",
+		)
 	case amqp.NotImplemented:
 		return c.mismatch("is of a type that cannot be consumed so: make a quorum queue")
 	}

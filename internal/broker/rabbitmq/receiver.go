@@ -66,8 +66,8 @@ func (c ReceiverConfig) withDefaults() ReceiverConfig {
 // Validate says what is wrong with the configuration, naming the field.
 func (c ReceiverConfig) Validate() error {
 	if !validQueue(c.Queue) {
-		return errors.New("rabbitMQ.queue is not a queue's name: 1 to 255 bytes of printable ASCII without spaces, " +
-			"not starting with amq.")
+		return errors.New("rabbitMQ.queue is not a queue's name: 1 to 255 bytes of printable ASCII without spaces; " +
+			"names that begin with amq. are the broker's own")
 	}
 	for i, b := range c.Bindings {
 		if !validExchange(b.Exchange) || len(b.RoutingKey) > maxNameBytes || strings.ContainsFunc(b.RoutingKey, odd) {

@@ -310,7 +310,7 @@ func TestADeletedQueueIsToldAndReadAgain(t *testing.T) {
 	if _, err := p.channel.QueueDelete("q", false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	failure(t, r, broker.ReasonStreamMissing)
+	_ = failure(t, r, broker.ReasonStreamMissing)
 	ack(t, held...)
 	p.declare(amqp.Table(QueueArguments(false)))
 	p.send(3, 3)
@@ -326,7 +326,7 @@ func TestAStreamIsNoQueueToConsume(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.send(1, 1)
-	failure(t, r, broker.ReasonStreamMismatch)
+	_ = failure(t, r, broker.ReasonStreamMismatch)
 }
 
 // A pulled cable ends no connection: the silence of the heartbeats does.
@@ -341,7 +341,7 @@ func TestASilentConnectionIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.HalfOpen()
-	failure(t, r, broker.ReasonUnreachable)
+	_ = failure(t, r, broker.ReasonUnreachable)
 	proxy.Resume()
 	p.send(1, 1)
 	ack(t, next(t, r, 1)...)

@@ -176,7 +176,9 @@ func (s *subscription) take(raw amqp.Delivery) error {
 	for more := true; more; {
 		if _, stream := raw.Headers[headerStreamOffset]; stream {
 			s.r.unfit = true
-			return s.r.receive.mismatch("is a stream, which keeps what is acknowledged: bind a quorum queue and consume that one")
+			return s.r.receive.mismatch(
+				"is a stream, which keeps what is acknowledged: bind a quorum queue and consume that one",
+			)
 		}
 		if s.r.unfit {
 			s.r.unfit, s.r.err = false, nil
