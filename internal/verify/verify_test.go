@@ -530,7 +530,7 @@ func TestALongStreamIsReadToItsEnd(t *testing.T) {
 		for _, h := range record.Headers {
 			msg.Header.Add(h.Name, h.Value)
 		}
-		if _, err := w.js.PublishMsgAsync(msg); err != nil {
+		if _, err := w.js.PublishMsgAsync(msg, jetstream.WithStallWait(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
