@@ -59,6 +59,34 @@ func TestKafkaStartsKillsAndStops(t *testing.T) {
 	}
 }
 
+func TestAKafkaClusterLosesNodesAndStops(t *testing.T) {
+	t.Parallel()
+	c, err := StartKafkaCluster(within(t, 5*time.Minute), KafkaConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustListen(t, c.Addrs()...)
+	for id := 2; id <= KafkaNodes; id++ {
+		if err := c.Node(id).Kill(within(t, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		mustNotListen(t, c.Node(id).Addr())
+	}
+	if err := c.Node(KafkaNodes).Start(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	mustListen(t, c.Node(1).Addr(), c.Node(KafkaNodes).Addr())
+	if err := c.Stop(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for id := 1; id <= KafkaNodes; id++ {
+		mustNotListen(t, c.Node(id).Addr())
+		if _, err := os.Stat(c.Node(id).dir); !os.IsNotExist(err) {
+			t.Errorf("the folder of node %d is left: %v", id, err)
+		}
+	}
+}
+
 func TestRabbitMQStartsKillsAndStops(t *testing.T) {
 	t.Parallel()
 	r, err := StartRabbitMQ(within(t, 5*time.Minute), RabbitMQConfig{})

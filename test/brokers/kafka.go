@@ -2,6 +2,7 @@ package brokers
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -28,6 +29,8 @@ const (
 	// The one user of the SASL listener, made when the data folder is formatted.
 	kafkaUser     = "relay"
 	kafkaPassword = "relay-secret"
+
+	kafkaClusterID = "cG9zdHJpZGVyLXRlc3RzMQ"
 
 	log4jVersion = "2.25.1"
 )
@@ -127,7 +130,7 @@ func findJava(ctx context.Context) (string, error) {
 func fetchKafka(ctx context.Context, f kafkaFiles, mvn string) error {
 	for name, content := range map[string]string{
 		"pom.xml": kafkaPOM, "log4j2.yaml": kafkaLogging, "format.properties": kafkaProperties(
-			map[string]string{"log.dirs": f.data()}, kafkaPorts{controller: 1}),
+			map[string]string{"log.dirs": f.data()}, kafkaNode{id: firstNode, ports: kafkaPorts{controller: 1}}),
 	} {
 		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("writing %s: %w", name, err)
@@ -144,7 +147,7 @@ func fetchKafka(ctx context.Context, f kafkaFiles, mvn string) error {
 		return fmt.Errorf("removing what Maven downloaded: %w", err)
 	}
 	return command(ctx, f.dir, f.java, f.arguments("kafka.tools.StorageTool", "format",
-		"-t", "cG9zdHJpZGVyLXRlc3RzMQ", "-c", filepath.Join(f.dir, "format.properties"),
+		"-t", kafkaClusterID, "-c", filepath.Join(f.dir, "format.properties"),
 		"--add-scram", "SCRAM-SHA-256=[name="+kafkaUser+",password="+kafkaPassword+"]",
 		"--add-scram", "SCRAM-SHA-512=[name="+kafkaUser+",password="+kafkaPassword+"]")...)
 }
@@ -155,15 +158,35 @@ type KafkaConfig struct {
 	Properties map[string]string
 }
 
-// Kafka is a running node of Apache Kafka, broker and controller in one.
+// Kafka is a running node of Apache Kafka: a broker, and where it is alone or the first of a cluster, the controller too.
 type Kafka struct {
 	server
 
+	node kafkaNode
+	pki  PKI
+}
+
+// firstNode is the id of a node that is alone, and of the one in a cluster that holds the controller.
+const firstNode = 1
+
+// kafkaNode is what tells a node from others.
+type kafkaNode struct {
+	id    int
 	ports kafkaPorts
-	pki   PKI
+	// controller is the port of the cluster's controller, where that is another node.
+	controller int
 }
 
 type kafkaPorts struct{ plain, controller, sasl, mtls int }
+
+const portsPerNode = 4
+
+// newNode takes the next ports of a list.
+func newNode(id int, ports []int) kafkaNode {
+	return kafkaNode{
+		id: id, ports: kafkaPorts{plain: ports[0], controller: ports[1], sasl: ports[2], mtls: ports[3]},
+	}
+}
 
 // StartKafka starts a node and returns when it takes connections.
 func StartKafka(ctx context.Context, cfg KafkaConfig) (*Kafka, error) {
@@ -172,20 +195,20 @@ func StartKafka(ctx context.Context, cfg KafkaConfig) (*Kafka, error) {
 		return nil, err
 	}
 	for range portTries {
+		var ports []int
+		if ports, err = freePorts(ctx, portsPerNode); err != nil {
+			return nil, err
+		}
 		var k *Kafka
-		if k, err = startKafka(ctx, install, cfg); !portTaken(err) {
+		if k, err = startKafka(ctx, install, cfg, newNode(firstNode, ports)); !portTaken(err) {
 			return k, err
 		}
 	}
 	return nil, err
 }
 
-func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig) (_ *Kafka, err error) {
-	ports, err := freePorts(ctx, 4)
-	if err != nil {
-		return nil, err
-	}
-	k := &Kafka{ports: kafkaPorts{plain: ports[0], controller: ports[1], sasl: ports[2], mtls: ports[3]}}
+func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig, node kafkaNode) (_ *Kafka, err error) {
+	k := &Kafka{node: node}
 	if k.dir, err = os.MkdirTemp("", "postrider-kafka-"); err != nil {
 		return nil, fmt.Errorf("making the folder of Kafka: %w", err)
 	}
@@ -195,8 +218,8 @@ func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig) (_ *Ka
 		}
 	}()
 	data := filepath.Join(k.dir, "data")
-	if err := os.CopyFS(data, os.DirFS(install.data())); err != nil {
-		return nil, fmt.Errorf("copying a fresh data folder: %w", err)
+	if err := install.makeData(data, node.id); err != nil {
+		return nil, err
 	}
 	if k.pki, err = newPKI(k.dir); err != nil {
 		return nil, err
@@ -208,24 +231,45 @@ func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig) (_ *Ka
 	}
 	maps.Copy(properties, cfg.Properties)
 	file := filepath.Join(k.dir, "server.properties")
-	if err := os.WriteFile(file, []byte(kafkaProperties(properties, k.ports)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(kafkaProperties(properties, node)), 0o600); err != nil {
 		return nil, fmt.Errorf("writing Kafka's properties: %w", err)
 	}
-	spec := k.spec(install.java, k.ports.plain, install.arguments("kafka.Kafka", file), nil)
+	spec := k.spec(install.java, node.ports.plain, install.arguments("kafka.Kafka", file), nil)
 	if err := k.start(ctx, spec); err != nil {
 		return nil, fmt.Errorf("starting Kafka: %w", err)
 	}
 	return k, nil
 }
 
+// makeData makes a node's fresh data folder. The first node's is a copy of the formatted one; another needs the identity
+// alone, and has all else from the controller.
+func (f kafkaFiles) makeData(data string, node int) error {
+	if node == firstNode {
+		if err := os.CopyFS(data, os.DirFS(f.data())); err != nil {
+			return fmt.Errorf("copying a fresh data folder: %w", err)
+		}
+		return nil
+	}
+	if err := os.Mkdir(data, 0o700); err != nil {
+		return fmt.Errorf("making a data folder: %w", err)
+	}
+	// A folder's id is 16 bytes in base64.
+	folder := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "postrider-node%02d", node))
+	identity := fmt.Sprintf("version=1\ncluster.id=%s\nnode.id=%d\ndirectory.id=%s\n", kafkaClusterID, node, folder)
+	if err := os.WriteFile(filepath.Join(data, "meta.properties"), []byte(identity), 0o600); err != nil {
+		return fmt.Errorf("writing a node's identity: %w", err)
+	}
+	return nil
+}
+
 // Addr is the plain listener's address.
-func (k *Kafka) Addr() string { return address(k.ports.plain) }
+func (k *Kafka) Addr() string { return address(k.node.ports.plain) }
 
 // SASLAddr is the address of the listener that takes SASL over TLS: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
-func (k *Kafka) SASLAddr() string { return address(k.ports.sasl) }
+func (k *Kafka) SASLAddr() string { return address(k.node.ports.sasl) }
 
 // MTLSAddr is the address of the listener that wants a client certificate.
-func (k *Kafka) MTLSAddr() string { return address(k.ports.mtls) }
+func (k *Kafka) MTLSAddr() string { return address(k.node.ports.mtls) }
 
 // User returns the name and the password that the SASL listener takes.
 func (k *Kafka) User() (name, password string) { return kafkaUser, kafkaPassword }
@@ -241,24 +285,25 @@ func (k *Kafka) Stop(ctx context.Context) error {
 	return nil
 }
 
-// kafkaProperties is the configuration of one node that is broker and controller. It knows its controllers by a static
-// list, so that the ports are no part of its data.
-func kafkaProperties(more map[string]string, ports kafkaPorts) string {
-	controller := address(ports.controller)
-	plain, sasl, mtls := "PLAINTEXT://"+address(
-		ports.plain,
-	), "SASLSSL://"+address(
-		ports.sasl,
-	), "MTLS://"+address(
-		ports.mtls,
-	)
+// kafkaProperties is the configuration of a node that is a broker, and the controller where it is the first. It knows its
+// controller by a static list, so that the ports are no part of its data.
+func kafkaProperties(more map[string]string, node kafkaNode) string {
+	clients := []string{
+		"PLAINTEXT://" + address(node.ports.plain), "SASLSSL://" + address(node.ports.sasl),
+		"MTLS://" + address(node.ports.mtls),
+	}
+	roles, listeners, controller := "broker", clients, address(node.controller)
+	if node.id == firstNode {
+		roles, controller = "broker,controller", address(node.ports.controller)
+		listeners = append(slices.Clone(clients), "CONTROLLER://"+controller)
+	}
 	plainLogin := "org.apache.kafka.common.security.plain.PlainLoginModule required user_" +
 		kafkaUser + `="` + kafkaPassword + `";`
 	all := map[string]string{
-		"process.roles": "broker,controller", "node.id": "1",
-		"controller.quorum.voters":       "1@" + controller,
-		"listeners":                      strings.Join([]string{plain, sasl, mtls, "CONTROLLER://" + controller}, ","),
-		"advertised.listeners":           strings.Join([]string{plain, sasl, mtls}, ","),
+		"process.roles": roles, "node.id": strconv.Itoa(node.id),
+		"controller.quorum.voters":       strconv.Itoa(firstNode) + "@" + controller,
+		"listeners":                      strings.Join(listeners, ","),
+		"advertised.listeners":           strings.Join(clients, ","),
 		"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASLSSL:SASL_SSL,MTLS:SSL",
 		"controller.listener.names":      "CONTROLLER", "inter.broker.listener.name": "PLAINTEXT",
 		"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM", "listener.name.mtls.ssl.client.auth": "required",
