@@ -2,27 +2,21 @@ package config
 
 // SecretPaths returns the files and directories of Secrets that the config names, each once.
 func (r Relay) SecretPaths() []string {
-	at := natsSecrets(r.NATS)
-	if r.Kafka != nil {
-		at = kafkaSecrets(r.Kafka)
-	}
-	if r.RabbitMQ != nil {
-		at = rabbitSecrets(r.RabbitMQ)
-	}
-	return secretPaths(secrets{r.Source.CredentialsDir, r.Source.TLS}, at)
+	return secretPaths(r.Source.secrets(), brokerSecrets(r.NATS, r.Kafka, r.RabbitMQ))
+}
+
+// BrokerSecretPaths returns those that connections to the relay's broker need.
+func (r Relay) BrokerSecretPaths() []string {
+	return secretPaths(brokerSecrets(r.NATS, r.Kafka, r.RabbitMQ))
 }
 
 // SecretPaths returns the files and directories of Secrets that the config names, each once.
 func (r Consumer) SecretPaths() []string {
-	at := natsSecrets(r.NATS)
-	if r.Kafka != nil {
-		at = kafkaSecrets(r.Kafka)
-	}
-	if r.RabbitMQ != nil {
-		at = rabbitSecrets(r.RabbitMQ)
-	}
-	return secretPaths(secrets{r.Inbox.Postgres.CredentialsDir, r.Inbox.Postgres.TLS}, at)
+	return secretPaths(r.Inbox.Postgres.secrets(), brokerSecrets(r.NATS, r.Kafka, r.RabbitMQ))
 }
+
+// SecretPaths returns the files and directories of Secrets that connections to the database need, each once.
+func (p Postgres) SecretPaths() []string { return secretPaths(p.secrets()) }
 
 // secrets is what a connection needs of Secrets.
 type secrets struct {
@@ -30,16 +24,20 @@ type secrets struct {
 	tls            TLS
 }
 
-func natsSecrets(n *NATS) secrets {
-	if n == nil {
+func (p Postgres) secrets() secrets { return secrets{p.CredentialsDir, p.TLS} }
+
+func brokerSecrets(n *NATS, k *Kafka, q *RabbitMQ) secrets {
+	switch {
+	case q != nil:
+		return secrets{q.CredentialsDir, q.TLS}
+	case k != nil:
+		return secrets{k.CredentialsDir, k.TLS}
+	case n != nil:
+		return secrets{n.CredentialsDir, n.TLS}
+	default:
 		return secrets{}
 	}
-	return secrets{n.CredentialsDir, n.TLS}
 }
-
-func kafkaSecrets(k *Kafka) secrets { return secrets{k.CredentialsDir, k.TLS} }
-
-func rabbitSecrets(q *RabbitMQ) secrets { return secrets{q.CredentialsDir, q.TLS} }
 
 func secretPaths(all ...secrets) []string {
 	var paths []string

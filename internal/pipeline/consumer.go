@@ -197,6 +197,9 @@ func (p *consumerPart) Reconfigure(cfg config.Consumer) bool {
 	return true
 }
 
+// Renewed implements part. Connections to the broker stay until they end.
+func (*consumerPart) Renewed() <-chan struct{} { return nil }
+
 // Refresh implements part. Database and broker read the files at each connect, and both connect again soon.
 func (*consumerPart) Refresh() {}
 

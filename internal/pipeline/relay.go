@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/mount"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/postgres/outboxdb"
 	"github.com/postrider/postrider/internal/postgres/schema"
@@ -99,6 +100,8 @@ type relayPart struct {
 	holder      [16]byte
 	pool        *postgres.Pool
 	destination destination
+	secrets     *mount.Follower
+	renewed     chan struct{}
 	loop        *relay.Relay
 	target      lookout
 	log         *slog.Logger
@@ -108,7 +111,9 @@ type relayPart struct {
 func newRelayPart(
 	ctx context.Context, cfg config.Relay, holder [16]byte, metrics *relay.Metrics, o Options,
 ) (_ *relayPart, err error) {
-	p := &relayPart{cfg: cfg, holder: holder, log: o.Log, within: outliving(ctx)}
+	p := &relayPart{
+		cfg: cfg, holder: holder, renewed: make(chan struct{}), log: o.Log, within: outliving(ctx),
+	}
 	defer func() {
 		if err != nil {
 			p.Close(ctx)
@@ -137,6 +142,7 @@ func newRelayPart(
 	if err != nil {
 		return nil, fmt.Errorf("make the store: %w", err)
 	}
+	p.secrets = mount.NewFollower(cfg.BrokerSecretPaths(), p.prove, p.refused) // before there is a connection
 	if p.destination, err = openDestination(ctx, cfg, name, o.Log); err != nil {
 		return nil, err
 	}
@@ -153,7 +159,30 @@ func (p *relayPart) Run(ctx context.Context) error {
 	defer beside.Wait()
 	defer stop() // before Wait
 	beside.Go(func() { p.target.follow(looking, p.log, p.destination.Check) })
+	beside.Go(func() {
+		if p.secrets.Next(looking) == nil {
+			close(p.renewed)
+		}
+	})
 	return p.loop.Run(ctx)
+}
+
+// Renewed implements part.
+func (p *relayPart) Renewed() <-chan struct{} { return p.renewed }
+
+// prove makes a connection of its own to the broker, with what the files hold now.
+func (p *relayPart) prove(ctx context.Context) error {
+	d, err := openDestination(ctx, p.cfg, "relay "+p.cfg.Resource.String()+" (new credentials)", p.log)
+	if err != nil {
+		return err
+	}
+	defer closeSoon(ctx, p.log, d.Close)
+	_, err = d.Check(ctx)
+	return err //nolint:wrapcheck // a *broker.Error, which says all
+}
+
+func (p *relayPart) refused(ctx context.Context, err error) {
+	p.log.WarnContext(ctx, "New credentials of the broker do not work, open connections are kept", "err", err)
 }
 
 // Reconfigure implements part.

@@ -21,12 +21,13 @@ type orders struct {
 	t      *testing.T
 	db     *testkit.DB
 	broker *testkit.Broker
+	log    *testkit.Log
 	cfg    config.Relay
 }
 
-func newOrders(t *testing.T) *orders {
+func newOrders(t *testing.T, on ...testkit.PostgresOption) *orders {
 	t.Helper()
-	o := &orders{t: t, db: testkit.Postgres(t), broker: testkit.NATS(t)}
+	o := &orders{t: t, db: testkit.Postgres(t, on...), broker: testkit.NATS(t), log: testkit.NewLog(t)}
 	names := postgres.Names{Schema: o.db.Schema, Outbox: "message_outbox"}
 	options := schema.Options{Components: []schema.Component{schema.Outbox}, Shards: 4}
 	if err := schema.Apply(t.Context(), o.db.Pool(), names, options); err != nil {
@@ -56,7 +57,7 @@ func newOrders(t *testing.T) *orders {
 func (o *orders) start(cfg config.Relay) (*pipeline.Relay, *life) {
 	o.t.Helper()
 	r, err := pipeline.NewRelay(cfg, pipeline.Options{
-		Log: testkit.Logger(o.t), Registry: prometheus.NewRegistry(), AllowLoopback: true,
+		Log: o.log.Logger(), Registry: prometheus.NewRegistry(), AllowLoopback: true,
 	})
 	if err != nil {
 		o.t.Fatal(err)

@@ -33,6 +33,9 @@ type part[C any] interface {
 	Reconfigure(cfg C) bool
 	// Refresh says that Secret files changed.
 	Refresh()
+	// Renewed is closed when the part should give way to a new one: its connections are of credentials that have
+	// changed, and the new ones work. Nil means never.
+	Renewed() <-chan struct{}
 	// Report fills in what it knows.
 	Report(ctx context.Context, r *statusz.Report)
 }
@@ -153,6 +156,10 @@ func (s *supervisor[C]) runPart(ctx context.Context, p part[C], healthy func()) 
 			return errKilled
 		case <-steady.C:
 			healthy()
+		case <-p.Renewed():
+			s.outdate()
+			s.log.InfoContext(ctx, "Replacing the part for changed credentials", "generation", s.generation())
+			return s.drainPart(ctx, p, drain, ended)
 		case <-s.wake:
 			if s.stale() {
 				s.log.InfoContext(ctx, "Replacing the part for a changed config", "generation", s.generation())
@@ -245,6 +252,13 @@ func (s *supervisor[C]) stale() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.replace
+}
+
+// outdate says that another part is wanted.
+func (s *supervisor[C]) outdate() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.replace = true
 }
 
 func (s *supervisor[C]) generation() int64 {

@@ -51,7 +51,7 @@ func (w *world) build(ctx context.Context, p plan) (part[plan], error) {
 			err:        broken,
 		}
 	}
-	made := &piece{plan: p, fail: make(chan error, 1), killed: make(chan struct{})}
+	made := &piece{plan: p, fail: make(chan error, 1), killed: make(chan struct{}), renewed: make(chan struct{})}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.parts = append(w.parts, made)
@@ -66,8 +66,9 @@ func (w *world) made() []*piece {
 
 // piece is a part that moves nothing.
 type piece struct {
-	fail   chan error
-	killed chan struct{}
+	fail    chan error
+	killed  chan struct{}
+	renewed chan struct{}
 
 	mu       sync.Mutex
 	plan     plan
@@ -109,6 +110,8 @@ func (p *piece) Reconfigure(next plan) bool {
 }
 
 func (*piece) Refresh() {}
+
+func (p *piece) Renewed() <-chan struct{} { return p.renewed }
 
 func (p *piece) Report(_ context.Context, r *statusz.Report) {
 	p.mu.Lock()
@@ -262,6 +265,37 @@ func TestANewHostGetsANewPartAfterTheOldHasReleased(t *testing.T) {
 		}
 		_ = stop()
 	})
+}
+
+func TestChangedCredentialsGetANewPartAfterTheOldHasReleased(t *testing.T) {
+	t.Parallel()
+	for name, stubborn := range map[string]bool{"one that drains": false, "one that has to be cut off": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{}
+				s := newTestSupervisor(w, plan{host: "a"})
+				stop, _ := run(t, s)
+				old := w.made()[0]
+				old.stubborn = stubborn
+				close(old.renewed)
+				if stubborn {
+					<-time.After(replacePatience + time.Second)
+				}
+				synctest.Wait() // no pause, as after a failure
+				if len(w.made()) != 2 {
+					t.Fatalf("%d parts", len(w.made()))
+				}
+				if released, closed, kills := old.state(); released == stubborn || !closed || (kills > 0) != stubborn {
+					t.Errorf("the old part: released %v, closed %v, killed %d times", released, closed, kills)
+				}
+				if c := database(t, s); c.Status != statusTrue {
+					t.Errorf("condition = %+v of the new part", c)
+				}
+				_ = stop()
+			})
+		})
+	}
 }
 
 func TestAConfigThatComesWhileAPartIsBuiltIsNotLost(t *testing.T) {

@@ -24,11 +24,6 @@ type material struct {
 	ca, cert, key      []byte
 }
 
-func (m material) equal(o material) bool {
-	return m.username == o.username && m.password == o.password &&
-		bytes.Equal(m.ca, o.ca) && bytes.Equal(m.cert, o.cert) && bytes.Equal(m.key, o.key)
-}
-
 // readMaterial reads the files that the settings name. Its errors name files, never what is in them.
 func readMaterial(cfg config.Postgres) (material, error) {
 	var m material

@@ -21,8 +21,8 @@ func writeFiles(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// mount lays files out as the kubelet does: ..data points at a version, names point through ..data.
-func mount(t *testing.T, dir, version string, files map[string]string) {
+// remount lays files out as the kubelet does: ..data points at a version, names point through ..data.
+func remount(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
 	writeFiles(t, filepath.Join(dir, version), files)
 	tmp := filepath.Join(dir, "..data_tmp")
@@ -44,12 +44,12 @@ func TestReadMaterialFollowsTheMount(t *testing.T) {
 	dir := t.TempDir()
 	cfg := config.Postgres{CredentialsDir: dir}
 
-	mount(t, dir, "..v1", map[string]string{"username": "a", "password": "one"})
+	remount(t, dir, "..v1", map[string]string{"username": "a", "password": "one"})
 	m, err := readMaterial(cfg)
 	if err != nil || m.username != "a" || m.password != "one" {
 		t.Fatalf("readMaterial() = %q, %v, want a's", m.username, err)
 	}
-	mount(t, dir, "..v2", map[string]string{"username": "b", "password": "two"})
+	remount(t, dir, "..v2", map[string]string{"username": "b", "password": "two"})
 	if m, err = readMaterial(cfg); err != nil || m.username != "b" || m.password != "two" {
 		t.Fatalf("readMaterial() after the switch = %q, %v, want b's", m.username, err)
 	}
@@ -59,7 +59,7 @@ func TestReadMaterialFollowsTheMount(t *testing.T) {
 func TestReadMaterialReadsOneVersion(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	mount(t, dir, "..v1", map[string]string{"username": "a", "password": "one"})
+	remount(t, dir, "..v1", map[string]string{"username": "a", "password": "one"})
 	// Someone replaced the outer name alone; the version that ..data names still decides.
 	writeFiles(t, dir, map[string]string{"..other": "stray"})
 	if err := os.Remove(filepath.Join(dir, "password")); err != nil {

@@ -5,21 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/config"
-)
-
-const (
-	// reloadPeriod is how often the credential files are compared.
-	reloadPeriod = time.Second
-	// proveTimeout bounds the connection that tries changed credentials.
-	proveTimeout = 15 * time.Second
-	// proveEvery is how many reload periods pass before refused credentials are tried again.
-	proveEvery = 10
+	"github.com/postrider/postrider/internal/mount"
 )
 
 // Options are what the process decides about its connections.
@@ -67,15 +58,14 @@ func Open(ctx context.Context, cfg config.Postgres, o Options) (*Pool, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	inner, err := pgxpool.NewWithConfig(ctx, pc)
-	if err != nil {
+	p := &Pool{cfg: cfg, log: log}
+	files := mount.NewFollower(cfg.SecretPaths(), p.prove, p.refused) // before there is a connection
+	if p.Pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("create pool: %w", err)
 	}
 	// The watch ends with Close, not with the caller's context, as the pool does.
-	watchCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	p := &Pool{Pool: inner, cfg: cfg, log: log, stop: stop}
-	first, firstErr := readMaterial(cfg)
-	p.done.Go(func() { p.watch(watchCtx, first, firstErr == nil) })
+	ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
+	p.done.Go(func() { p.watch(ctx, files) })
 	return p, nil
 }
 
@@ -111,51 +101,24 @@ func (p *Pool) Close() {
 	p.Pool.Close()
 }
 
-// watch replaces open connections once changed files have proved good. inUse is what open connections were made with.
-func (p *Pool) watch(ctx context.Context, inUse material, known bool) {
-	tick := time.NewTicker(reloadPeriod)
-	defer tick.Stop()
-	var refused material
-	wait := 0
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		now, err := readMaterial(p.cfg)
-		if err != nil || (known && now.equal(inUse)) {
-			continue // a file that is missing shows at the next connect
-		}
-		if !known { // there was nothing before, so there is no connection to replace
-			inUse, known = now, true
-			continue
-		}
-		if now.equal(refused) && wait > 0 {
-			wait--
-			continue
-		}
-		if err := p.prove(ctx); err != nil {
-			if !now.equal(refused) && ctx.Err() == nil {
-				p.log.WarnContext(ctx, "New database credentials do not work, open connections are kept",
-					"database", p.cfg.Database, "err", SafeError(err))
-			}
-			refused, wait = now, proveEvery
-			continue
-		}
+// watch replaces open connections once changed files have proved good.
+func (p *Pool) watch(ctx context.Context, files *mount.Follower) {
+	for files.Next(ctx) == nil {
 		p.Reset()
-		inUse = now
 		p.log.InfoContext(ctx, "Database credentials changed, connections are replaced", "database", p.cfg.Database)
 	}
 }
 
 // prove connects once with what the files hold now.
 func (p *Pool) prove(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, proveTimeout)
-	defer cancel()
 	conn, err := dial(ctx, p.Config())
 	if err != nil {
 		return err
 	}
 	return conn.Close(ctx)
+}
+
+func (p *Pool) refused(ctx context.Context, err error) {
+	p.log.WarnContext(ctx, "New database credentials do not work, open connections are kept",
+		"database", p.cfg.Database, "err", SafeError(err))
 }

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -63,6 +64,12 @@ func writeSecret(t *testing.T, dir, version, username, password string) {
 	}
 	if err := os.Rename(link, filepath.Join(dir, "..data")); err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{"username", "password"} {
+		err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name))
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
 	}
 }
 

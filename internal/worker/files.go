@@ -2,10 +2,6 @@ package worker
 
 import (
 	"context"
-	"crypto/sha256"
-	"errors"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/postrider/postrider/internal/mount"
 )
 
 const (
@@ -21,27 +19,20 @@ const (
 	// fileSettle is the pause between an event and the look: a writer makes several, and a busy directory
 	// must not be read without end.
 	fileSettle = 100 * time.Millisecond
-	// maxWatchedBytes bounds what is read of one file, maxWatchedFiles how many of one directory.
-	maxWatchedBytes = 2 << 20
-	maxWatchedFiles = 64
 )
-
-// digest stands for the content of a path: a file, or the files of a directory.
-type digest [sha256.Size]byte
 
 // fileWatch tells when the content of files or directories changes. Events of the kernel only say when to
 // look: content is compared, so that a touched file is no change and a missed event is a short delay.
-// It follows the symbolic links by which the kubelet switches a mount to its next version.
 type fileWatch struct {
 	log     *slog.Logger
-	paths   map[string]digest
+	paths   map[string]mount.Digest
 	refused map[string]bool   // directories whose missing events were told of
 	notify  *fsnotify.Watcher // nil where the kernel gives none: polling goes on
 }
 
 // newFileWatch takes the present content of the paths as known.
 func newFileWatch(log *slog.Logger, paths []string) *fileWatch {
-	w := &fileWatch{log: log, paths: make(map[string]digest), refused: make(map[string]bool)}
+	w := &fileWatch{log: log, paths: make(map[string]mount.Digest), refused: make(map[string]bool)}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		log.Warn("No file events, files are polled", "period", filePoll.String(), "err", err)
@@ -54,12 +45,12 @@ func newFileWatch(log *slog.Logger, paths []string) *fileWatch {
 
 // follow makes paths the ones to watch. What was watched before keeps the content it was last seen with.
 func (w *fileWatch) follow(paths []string) {
-	next := make(map[string]digest, len(paths))
+	next := make(map[string]mount.Digest, len(paths))
 	for _, p := range paths {
 		if known, ok := w.paths[p]; ok {
 			next[p] = known
 		} else {
-			next[p] = digestOf(p)
+			next[p], _ = mount.Sum(p) // whoever needs what cannot be read says so better
 		}
 	}
 	w.paths = next
@@ -126,7 +117,7 @@ func (w *fileWatch) changes(ctx context.Context) ([]string, error) {
 func (w *fileWatch) compare() []string {
 	var changed []string
 	for p, known := range w.paths {
-		if now := digestOf(p); now != known {
+		if now, _ := mount.Sum(p); now != known { // as above
 			w.paths[p] = now
 			changed = append(changed, p)
 		}
@@ -139,40 +130,4 @@ func (w *fileWatch) close() {
 	if w.notify != nil {
 		_ = w.notify.Close() // the process ends
 	}
-}
-
-// digestOf reads a file, or the files right under a directory, in order of name. What cannot be read counts
-// as missing: whoever needs it says so better.
-func digestOf(path string) digest {
-	h := sha256.New()
-	entries, err := os.ReadDir(path)
-	switch {
-	case err == nil:
-		for _, e := range entries[:min(len(entries), maxWatchedFiles)] {
-			if name := e.Name(); name[0] != '.' { // the kubelet's own ..data and versions
-				addFile(h, name, filepath.Join(path, name))
-			}
-		}
-	case errors.Is(err, fs.ErrNotExist):
-	default:
-		addFile(h, "", path)
-	}
-	return digest(h.Sum(nil))
-}
-
-func addFile(h io.Writer, name, path string) {
-	f, err := os.Open(path) //nolint:gosec // the paths are the operator's and the config's
-	if err != nil {
-		return
-	}
-	defer func() { _ = f.Close() }() // read only
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return
-	}
-	content := sha256.New()
-	if _, err := io.Copy(content, io.LimitReader(f, maxWatchedBytes)); err != nil {
-		return
-	}
-	_, _ = h.Write([]byte(name + "\x00")) // a hash never fails
-	_, _ = h.Write(content.Sum(nil))
 }

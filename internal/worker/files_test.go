@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/postrider/postrider/internal/mount"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -23,8 +25,8 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// mount lays files out as the kubelet does: a version directory, the link ..data to it, links to the files.
-func mount(t *testing.T, dir, version, content string) {
+// remount lays files out as the kubelet does: a version directory, the link ..data to it, links to the files.
+func remount(t *testing.T, dir, version, content string) {
 	t.Helper()
 	write(t, filepath.Join(dir, version, "password"), content)
 	next := filepath.Join(dir, "..data_tmp")
@@ -67,8 +69,8 @@ func TestAChangeOfContentIsSeen(t *testing.T) {
 			path: "a.json",
 		},
 		"when the kubelet switches a mount to its next version": {
-			before: func(t *testing.T, dir string) { t.Helper(); mount(t, filepath.Join(dir, "s"), "..1", "old") },
-			change: func(t *testing.T, dir string) { t.Helper(); mount(t, filepath.Join(dir, "s"), "..2", "new") },
+			before: func(t *testing.T, dir string) { t.Helper(); remount(t, filepath.Join(dir, "s"), "..1", "old") },
+			change: func(t *testing.T, dir string) { t.Helper(); remount(t, filepath.Join(dir, "s"), "..2", "new") },
 			path:   "s",
 		},
 		"when a directory that was missing appears": {
@@ -116,7 +118,7 @@ func TestAChangeOfContentIsSeen(t *testing.T) {
 
 // polling returns a watch that gets no events.
 func polling(paths ...string) *fileWatch {
-	w := &fileWatch{log: quiet(), paths: map[string]digest{}, refused: map[string]bool{}}
+	w := &fileWatch{log: quiet(), paths: map[string]mount.Digest{}, refused: map[string]bool{}}
 	w.follow(paths)
 	return w
 }

@@ -238,6 +238,15 @@ func (db *DB) URLAt(host string, port int) string {
 		db.User, db.Password, net.JoinHostPort(host, strconv.Itoa(port)), db.Database, db.Schema, db.Schema)
 }
 
+// At is the same place at another address, such as that of a server which took over.
+func (db *DB) At(host string, port int) *DB {
+	db.t.Helper()
+	other := *db
+	other.Host, other.Port = host, port
+	other.pool = newPool(db.t, other.URL())
+	return &other
+}
+
 // Addr is the server's address, the upstream for a Proxy.
 func (db *DB) Addr() string { return net.JoinHostPort(db.Host, strconv.Itoa(db.Port)) }
 

@@ -37,7 +37,7 @@ type Spec struct {
 	// Log is the file the server's output is appended to.
 	Log string `json:"log"`
 	// Ready is the file in which the server says that it serves: its process id in the first line and, once it
-	// serves, a line "ready".
+	// serves, a line "ready" or, of PostgreSQL's copies, "standby".
 	Ready string `json:"ready"`
 	// Listens is for a server that says so in no file, with Ready empty: the address (host:port) at which it takes
 	// connections once it serves.
@@ -277,7 +277,7 @@ func (c *child) ready() bool {
 		return false
 	}
 	for _, l := range lines[1:] {
-		if strings.TrimSpace(l) == "ready" {
+		if l := strings.TrimSpace(l); l == "ready" || l == "standby" { // the latter of a copy that serves reads
 			return true
 		}
 	}
