@@ -44,6 +44,13 @@ test-leases: ## Run what is about leases, and who holds them, a hundred times wi
 	@CGO_ENABLED=1 bin/servers run -- go test -race -count=100 -timeout=60m -run 'Lease|Zombie|Takeover|GateWrites' \
 	  ./internal/lease ./internal/postgres/outboxdb ./internal/relay
 
+.PHONY: soak
+soak: ## Trade over all three brokers for SOAK (30m) while one thing after another breaks; then postrider verify.
+	@hack/preflight.sh cc
+	@go build -o bin/servers ./hack/servers
+	@CGO_ENABLED=1 POSTRIDER_SOAK=$(or $(SOAK),30m) POSTRIDER_SOAK_SEED=$(or $(SEED),$(shell date +%s)) bin/servers run -- \
+	  go test -race -count=1 -timeout=3h -run '^TestSoak$$' -v ./test/integration && echo "OK: the books balance"
+
 .PHONY: test-pods
 test-pods: ## Try Postrider as installed, on a whole cluster with Pods in namespaces of its own: root, Linux.
 	@hack/preflight.sh

@@ -88,6 +88,17 @@ type bank struct {
 	*shop
 	js  jetstream.JetStream
 	log *slog.Logger
+	way way
+}
+
+// way is a broker between a relay and a consumer, as the oracle sees it.
+type way struct {
+	// look says where what was published is found.
+	look func(*verify.Relay, *verify.Consumer)
+	// done says whether everything is acknowledged.
+	done func() bool
+	// partly says that the broker does not show all that verify looks at.
+	partly bool
 }
 
 // bankOptions say where a bank is. What is left out is on the servers that the tests share.
@@ -109,11 +120,11 @@ func newBank(t *testing.T, o bankOptions) *bank {
 	b.orders = newPlace(t, schema.Outbox, schema.RoleRelay, o.orders...)
 	b.orders.Exec("CREATE TABLE sale (account text NOT NULL, amount bigint NOT NULL)")
 	b.billing = newPlace(t, schema.Inbox, schema.RoleConsumer, o.billing...)
-	b.billing.Exec(`CREATE TABLE ledger (entry bigint GENERATED ALWAYS AS IDENTITY, event_id text NOT NULL,
+	b.billing.Exec(`CREATE TABLE ledger (entry bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, event_id text NOT NULL,
 		account text NOT NULL, version bigint NOT NULL, amount bigint NOT NULL)`)
 	b.billing.Exec("GRANT INSERT ON ledger TO " + pgx.Identifier{b.billing.user}.Sanitize())
 	// The server forgets ids at once: what is sent twice is in the stream twice, as after a longer outage.
-	b.stream = b.broker.Stream(jetstream.StreamConfig{Duplicates: duplicateWindow})
+	b.stream, b.way = b.broker.Stream(jetstream.StreamConfig{Duplicates: duplicateWindow}), b.overNATS()
 	var err error
 	if b.writer, err = outbox.New(outbox.Config{Source: "bank", Schema: b.orders.Schema}); err != nil {
 		t.Fatal(err)
@@ -296,11 +307,22 @@ func (b *bank) balanced() verify.Report {
 	testkit.Eventually(b.t, patience, "the outbox is empty", func() bool {
 		return testkit.Value[int](b.orders.DB, "SELECT count(*) FROM message_outbox") == 0
 	})
-	testkit.Eventually(b.t, patience, "everything is acknowledged", func() bool {
-		info := b.durable()
-		return info.NumPending == 0 && info.NumAckPending == 0
-	})
+	testkit.Eventually(b.t, patience, "everything is acknowledged", b.way.done)
 	return b.verified()
+}
+
+// overNATS is the way over the bank's own stream.
+func (b *bank) overNATS() way {
+	return way{
+		look: func(r *verify.Relay, c *verify.Consumer) {
+			r.Stream = verify.Stream{JS: b.js, Name: b.stream.Name}
+			c.Stream, c.Durable = r.Stream, b.consumer.NATS.Durable
+		},
+		done: func() bool {
+			info := b.durable()
+			return info.NumPending == 0 && info.NumAckPending == 0
+		},
+	}
 }
 
 // verified asks the oracle now: the sums of both databases, and what `postrider verify` looks at.
@@ -309,19 +331,20 @@ func (b *bank) verified() verify.Report {
 	if diff := cmp.Diff(b.totals(b.orders, "sale"), b.totals(b.billing, "ledger")); diff != "" {
 		b.t.Errorf("the ledger does not balance (-sales +ledger):\n%s", diff)
 	}
-	stream := verify.Stream{JS: b.js, Name: b.stream.Name}
+	relay := verify.Relay{
+		Name: "relay " + b.relay.Resource.String(), Pool: b.orders.Pool(),
+		Tables: postgres.Names{Schema: b.orders.Schema, Outbox: b.relay.Outbox.Table},
+	}
+	consumer := verify.Consumer{
+		Name: "consumer " + b.consumer.Resource.String(), Pool: b.billing.Pool(), Schema: b.billing.Schema,
+		ConsumerName: b.consumer.ConsumerName,
+		Effects: []verify.Effects{{
+			Table: b.billing.Schema + ".ledger", Key: "account", Version: "version", Order: "entry", Complete: true,
+		}},
+	}
+	b.way.look(&relay, &consumer)
 	report, err := verify.Run(b.t.Context(), verify.Input{
-		Relays: []verify.Relay{{
-			Name: "relay " + b.relay.Resource.String(), Pool: b.orders.Pool(), Stream: stream,
-			Tables: postgres.Names{Schema: b.orders.Schema, Outbox: b.relay.Outbox.Table},
-		}},
-		Consumers: []verify.Consumer{{
-			Name: "consumer " + b.consumer.Resource.String(), Pool: b.billing.Pool(), Schema: b.billing.Schema,
-			ConsumerName: b.consumer.ConsumerName, Stream: stream, Durable: b.consumer.NATS.Durable,
-			Effects: []verify.Effects{{
-				Table: b.billing.Schema + ".ledger", Key: "account", Version: "version", Order: "entry", Complete: true,
-			}},
-		}},
+		Relays: []verify.Relay{relay}, Consumers: []verify.Consumer{consumer},
 	})
 	if err != nil {
 		b.t.Fatalf("verifying: %v", err)
@@ -332,7 +355,7 @@ func (b *bank) verified() verify.Report {
 	}
 	for _, s := range report.Sections {
 		for _, c := range s.Checks {
-			if c.Result != verify.Kept {
+			if c.Result != verify.Kept && (!b.way.partly || c.Result != verify.NotChecked) {
 				b.t.Errorf("%s %s: %s %s%s", c.Promise, c.Title, c.Result, c.First, c.Note)
 			}
 		}
