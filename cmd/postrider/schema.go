@@ -223,6 +223,9 @@ func (f *schemaFlags) options(args []string) (schema.Options, error) {
 	if err != nil {
 		return schema.Options{}, err
 	}
+	if f.shards < 1 { // which Options takes for the default
+		return schema.Options{}, wrong(fmt.Errorf("--shards is %d, want 1 to %d", f.shards, schema.MaxShards))
+	}
 	o := schema.Options{Shards: f.shards, Columns: columns, Unordered: f.mapped.ordering == config.OrderingNone}
 	for _, a := range args {
 		o.Components = append(o.Components, schema.Component(a))

@@ -119,6 +119,7 @@ func TestSchemaSaysWhatIsWrong(t *testing.T) {
 			2,
 			"is not an identifier",
 		},
+		"no shards":       {[]string{"schema", "print", "--shards", "0"}, 2, "want 1 to 64"},
 		"too many shards": {[]string{"schema", "print", "--shards", "65"}, 2, "want 1 to 64"},
 		"a host is needed": {
 			[]string{"schema", "apply", "outbox"},

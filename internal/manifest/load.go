@@ -279,8 +279,31 @@ func (l *loader) takeRelay(doc *document, sound bool) error {
 		return nil
 	}
 	l.set.Relays = append(l.set.Relays, Relay{OutboxRelay: relay, Origin: doc.origin()})
+	l.table(doc, relay)
 	_, err = desired.Relay(relay, desired.Inputs{Root: desired.Root})
 	return err
+}
+
+// table refuses the second relay of an outbox table: the database would, once it runs.
+func (l *loader) table(doc *document, relay *v1alpha1.OutboxRelay) {
+	pg := &relay.Spec.Source.Postgres
+	for _, host := range pg.Hosts {
+		within := ""
+		if !strings.Contains(string(host), ".") { // a Service of the relay's own namespace
+			within = relay.Namespace
+		}
+		id := fmt.Sprint("table ", within, " ", host, " ", pg.Port, " ", pg.Database, " ", pg.Schema, " ",
+			relay.Spec.Outbox.Table)
+		if first, twice := l.seen[id]; twice {
+			l.problems = append(l.problems, doc.problem("spec.outbox.table", fmt.Sprintf(
+				"%s is the outbox of the relay at %s already: a table has one relay, and spec.replicas says how many work on it",
+				relay.Spec.Outbox.Table,
+				first,
+			)))
+			return
+		}
+		l.seen[id] = doc.origin()
+	}
 }
 
 func (l *loader) takeConsumer(doc *document, sound bool) error {

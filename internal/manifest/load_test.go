@@ -285,6 +285,47 @@ func TestReferences(t *testing.T) {
 	}
 }
 
+func TestATableHasOneRelay(t *testing.T) {
+	t.Parallel()
+	relay := func(name, namespace, hosts, table string) string {
+		return "---\napiVersion: postrider.dev/v1alpha1\nkind: OutboxRelay\nmetadata: {name: " + name + ", namespace: " +
+			namespace + "}\nspec:\n  source: {postgres: {hosts: " + hosts + ", database: d, credentialsSecretRef: {name: s}}}\n" +
+			"  outbox: {table: " + table + ", schemaPolicy: Verify}\n" +
+			"  destination: {nats: {servers: [nats], stream: S, subject: a.b, credentialsSecretRef: {name: s}}}\n"
+	}
+	cases := map[string]struct {
+		second string
+		want   []string
+	}{
+		"another table":                         {relay("b", "east", "[db]", "u"), nil},
+		"another host":                          {relay("b", "east", "[db2]", "t"), nil},
+		"a Service of that name somewhere else": {relay("b", "west", "[db]", "t"), nil},
+		"the same table": {
+			relay("b", "east", "[db]", "t"),
+			[]string{"f.yaml:15: spec.outbox.table: "},
+		},
+		"the same table, by one host of a cluster": {
+			relay("b", "east", "[a, db]", "t"),
+			[]string{"f.yaml:15: spec.outbox.table: "},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			secrets := ""
+			for _, namespace := range []string{"east", "west"} {
+				secrets += "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: " + namespace + "}\n" +
+					"stringData: {username: u, password: " + canary + "}\n"
+			}
+			_, got := load(t, relay("a", "east", "[db]", "t")+tc.second+secrets)
+			if len(got) != len(tc.want) || (len(got) > 0 && !strings.HasPrefix(got[0], tc.want[0]+
+				"t is the outbox of the relay at ")) {
+				t.Errorf("problems %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestALoadedSetIsComplete(t *testing.T) {
 	t.Parallel()
 	set, problems := load(t, relayWith(t, dbSecret+ownerSecret+`

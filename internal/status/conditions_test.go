@@ -235,3 +235,39 @@ func TestBacklogHealthy(t *testing.T) {
 		})
 	}
 }
+
+// The table of kubectl has one column for words: what somebody should look at stands there, whether messages move or not.
+func TestAReadyResourceSaysWhatToLookAt(t *testing.T) {
+	t.Parallel()
+	facts := status.Facts{Generation: 3, Replicas: 2, Ready: 2, Interval: interval, Now: now}
+	cases := map[string]struct {
+		change func(*statusz.Report)
+		want   string
+	}{
+		"nothing": {func(*statusz.Report) {}, ""},
+		"an open dead letter": {
+			func(r *statusz.Report) { r.Relay.DeadLetters.Open = 1 },
+			"1 dead letter is open: postrider dead-letters list says why",
+		},
+		"a broker that is down, and dead letters": {
+			func(r *statusz.Report) {
+				r.Relay.DeadLetters.Open = 2
+				r.Conditions[2] = statusz.Condition{
+					Type: "BrokerReachable", Status: "False", Reason: "Unreachable", Message: "cannot reach it",
+				}
+			},
+			"cannot reach it",
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := status.Relays().Compute(v1alpha1.OutboxRelayStatus{}, facts, []statusz.Report{
+				relayReport(tc.change), relayReport(func(r *statusz.Report) { secondHalf(r); tc.change(r) }),
+			})
+			if c := meta.FindStatusCondition(got.Conditions, v1alpha1.ConditionReady); c.Message != tc.want {
+				t.Errorf("Ready says %q, want %q", c.Message, tc.want)
+			}
+		})
+	}
+}

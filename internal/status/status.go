@@ -6,6 +6,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -93,6 +94,7 @@ func worker(before v1alpha1.WorkerStatus, f Facts, reports []statusz.Report, nee
 	parts = append(parts, workloadAvailable(f)) // last: a database that is down is the cause, its worker not ready
 	warnings := warningsOf(f, reports)
 	state := ready(f, workers, parts, warnings)
+	state.Message = cmp.Or(state.Message, trouble(state, healthy))
 	wanted := append([]metav1.Condition{state, referencesResolved(f, reports, parts)}, parts...)
 	wanted = append(wanted, healthy...)
 	wanted = append(wanted, progress(f, state, warnings)...)
@@ -109,6 +111,19 @@ func worker(before v1alpha1.WorkerStatus, f Facts, reports []statusz.Report, nee
 	}
 	after.Conditions = conditions
 	return after
+}
+
+// trouble is what somebody should look at though messages move: the table of kubectl shows no other message than Ready's.
+func trouble(state metav1.Condition, healthy []metav1.Condition) string {
+	if state.Status != metav1.ConditionTrue {
+		return ""
+	}
+	for _, c := range healthy {
+		if c.Status == metav1.ConditionFalse {
+			return c.Message
+		}
+	}
+	return ""
 }
 
 // workloadAvailable says whether enough workers are there.
@@ -268,6 +283,7 @@ func deadLettersHealthy(f Facts, dead *v1alpha1.DeadLetterCount) metav1.Conditio
 		if *dead.Open == 1 {
 			c.Message = "1 dead letter is open"
 		}
+		c.Message += ": postrider dead-letters list says why"
 	}
 	return c
 }
