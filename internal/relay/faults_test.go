@@ -209,9 +209,10 @@ func TestAZombieChangesNothing(t *testing.T) {
 	if diff := cmp.Diff(upTo(3), once(w.broker.versions("k"))); diff != "" {
 		t.Errorf("first deliveries (-want +got):\n%s", diff)
 	}
-	if got := next.held(); len(got) != 1 {
-		t.Errorf("the new holder has %v", got)
-	}
+	// On a busy machine the new holder's short lease may have ended meanwhile, and the zombie, awake now, may have it.
+	testkit.Eventually(t, patience, "one of them holds the shard", func() bool {
+		return len(next.held())+len(zombie.held()) == 1
+	})
 }
 
 // G4, P8: the first batch cannot be sent since the database gives no answer about the table's source. What was read
