@@ -113,7 +113,7 @@ type OutboxColumns struct {
 }
 
 // StatusValues are the words of a status column.
-// +kubebuilder:validation:XValidation:rule="self.pending != self.published && (!has(self.waiting) || (self.waiting != self.pending && self.waiting != self.published))",message="values must differ from each other"
+// +kubebuilder:validation:XValidation:rule="self.pending != self.published && (!has(self.waiting) || !(self.waiting in [self.pending, self.published])) && (!has(self.failed) || (!(self.failed in [self.pending, self.published]) && (!has(self.waiting) || self.failed != self.waiting)))",message="values must differ from each other"
 type StatusValues struct {
 	// pending is what writers insert.
 	// +required
@@ -127,4 +127,9 @@ type StatusValues struct {
 	// work passes over it.
 	// +optional
 	Waiting StatusValue `json:"waiting,omitempty"`
+
+	// failed marks a dead letter: a row that spent its retry budget and waits for a person. Without it there are none:
+	// such a row is tried on, and its key waits.
+	// +optional
+	Failed StatusValue `json:"failed,omitempty"`
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/postrider/postrider/internal/desired"
 	"github.com/postrider/postrider/internal/manifest"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/internal/up"
 	"github.com/postrider/postrider/internal/verify"
 )
@@ -120,9 +121,16 @@ func (s *sources) relay(ctx context.Context, r manifest.Relay) error {
 	if err != nil {
 		return err
 	}
-	s.input.Relays = append(s.input.Relays, verify.Relay{
-		Name: relayTitle(r.Namespace, r.Name), Pool: pool, Stream: stream, Tables: tables,
-	})
+	out := verify.Relay{Name: relayTitle(r.Namespace, r.Name), Pool: pool, Stream: stream, Tables: tables}
+	if cfg.Outbox.Columns != nil {
+		if out.Columns, err = mapped.Read(ctx, pool, mapped.Table{
+			Names: tables, Map: *cfg.Outbox.Columns, Unordered: cfg.Ordering == config.OrderingNone,
+			Shards: int(cfg.Outbox.Shards), Relay: cfg.Resource.String(),
+		}); err != nil {
+			return err
+		}
+	}
+	s.input.Relays = append(s.input.Relays, out)
 	return nil
 }
 

@@ -18,7 +18,7 @@ func Preset(name string) (Columns, bool) {
 			ID: "event_id", OrderingKey: "aggregate_id", Version: "aggregate_version", Destination: "topic",
 			Payload: "payload", Status: "status", Attempts: "attempts", AvailableAt: "available_at",
 			PublishedAt: "published_at", LastError: "last_error", OccurredAt: "created_at",
-			Values: StatusValues{Pending: "pending", Published: "published"},
+			Values: StatusValues{Pending: "pending", Published: "published", Failed: "failed"},
 		}, true
 	case PresetDebeziumOutbox:
 		return Columns{ID: "id", OrderingKey: "aggregateid", EventType: "type", Payload: "payload"}, true
@@ -27,7 +27,7 @@ func Preset(name string) (Columns, bool) {
 			ID: "event_id", OrderingKey: "partition_key", EventType: "event_type", Payload: "payload",
 			Headers: "headers", Status: "status", Attempts: "attempts", AvailableAt: "available_at",
 			LastError: "last_error", PublishedAt: "delivered_at", OccurredAt: "created_at",
-			Values: StatusValues{Pending: "PENDING", Published: "DELIVERED"},
+			Values: StatusValues{Pending: "PENDING", Published: "DELIVERED", Failed: "DEAD"},
 		}, true
 	default:
 		return Columns{}, false
@@ -55,7 +55,7 @@ func (c *checker) columns(m *Columns, ordering string) {
 	c.require("outbox.columns.orderingKey", ordering == OrderingNone || (m.OrderingKey != "" && m.Version != ""),
 		"ordering PerKey needs columns.orderingKey and columns.version: without a version nothing tells "+
 			"which message of a key comes first")
-	values := []string{m.Values.Pending, m.Values.Published, m.Values.Waiting}
+	values := []string{m.Values.Pending, m.Values.Published, m.Values.Waiting, m.Values.Failed}
 	if m.Status == "" {
 		c.require("outbox.columns.values", m.Values == StatusValues{}, "are those of columns.status, which is not set")
 		return

@@ -147,6 +147,8 @@ type StatusValues struct {
 	Published string `json:"published,omitempty"`
 	// Waiting is a row that was refused and is tried again; empty leaves such a row Pending.
 	Waiting string `json:"waiting,omitempty"`
+	// Failed is a dead letter; empty has rows that spent their retry budget tried on.
+	Failed string `json:"failed,omitempty"`
 }
 
 // NATS says how to reach a stream, for a relay or a consumer.

@@ -33,7 +33,8 @@ func columns(o *v1alpha1.Outbox) *config.Columns {
 	name(&out.LastError, c.LastError)
 	if v := c.Values; v != nil {
 		out.Values = config.StatusValues{
-			Pending: string(v.Pending), Published: string(v.Published), Waiting: string(v.Waiting),
+			Pending: string(v.Pending), Published: string(v.Published),
+			Waiting: string(v.Waiting), Failed: string(v.Failed),
 		}
 	}
 	if out.Status == "" {

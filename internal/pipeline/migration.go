@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/internal/postgres/schema"
 	"github.com/postrider/postrider/internal/retry"
 	"github.com/postrider/postrider/internal/statusz"
@@ -193,8 +194,16 @@ func (m *Migration[C]) connected(ctx context.Context, as config.Postgres, do fun
 	return errors.Join(err, conn.Close(closing))
 }
 
-// create applies the migrations and gives the worker's user its rights, as the owner.
+// create applies the migrations and gives the worker's user its rights, as the owner. A table that the team has must be
+// there already: nothing is made beside one that is not.
 func (t migrationTarget) create(ctx context.Context, conn *pgx.Conn) error {
+	if columns := t.options.Columns; columns != nil {
+		if _, err := mapped.Read(ctx, conn, mapped.Table{
+			Names: t.names, Map: *columns, Unordered: t.options.Unordered, Shards: int(t.options.Shards),
+		}); err != nil {
+			return err
+		}
+	}
 	if err := schema.Apply(ctx, conn, t.names, t.options); err != nil {
 		return err
 	}

@@ -77,6 +77,7 @@ func relayConfig(cfg config.Relay, holder [16]byte) relay.Config {
 		Holder: holder, Shards: int(cfg.Outbox.Shards),
 		Broker: system, Destination: destination, Unit: unit,
 		Unordered:     cfg.Ordering == config.OrderingNone,
+		NoDeadLetters: cfg.Outbox.Columns != nil && cfg.Outbox.Columns.Values.Failed == "",
 		LeaseDuration: cfg.Lease.D(), LeaseMargin: config.LeaseMargin,
 		QueryTimeout: queryTimeout(cfg), DrainTimeout: relayDrainTimeout,
 		Retention: cfg.Outbox.PublishedRetention.D(), RunPolicy: relay.RunPolicy(cfg.RunPolicy),

@@ -53,6 +53,8 @@ type Config struct {
 	Backoff   retry.Backoff
 	// Budget is what a message may use up until it becomes a dead letter.
 	Budget retry.Budget
+	// NoDeadLetters says that the outbox has no place for dead letters: what spent its budget is tried on.
+	NoDeadLetters bool
 	// Share bounds the retries by what else is sent to their unit.
 	Share retry.Share
 }

@@ -101,7 +101,7 @@ func (l *lane) refusals(now time.Time, refused []refusal) []shard.Refusal {
 		if f.attempt {
 			r.Attempts++
 			r.FailingFor += l.failing(now, f)
-			r.Spent = cfg.Budget.Spent(r.Attempts, r.FailingFor)
+			r.Spent = !cfg.NoDeadLetters && cfg.Budget.Spent(r.Attempts, r.FailingFor)
 		}
 		if f.unknown {
 			r.Unknowns++

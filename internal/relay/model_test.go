@@ -54,6 +54,7 @@ type orderJudge struct {
 	mu     sync.Mutex
 	seen   map[string]int64
 	ids    map[message.ID]int
+	firsts []message.Message // in the order in which each arrived first
 	wrong  []string
 	counts bool // versions of a key must arrive one after the other
 }
@@ -62,6 +63,9 @@ func (j *orderJudge) arrived(m message.Message) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.ids[m.ID]++
+	if j.ids[m.ID] == 1 {
+		j.firsts = append(j.firsts, m)
+	}
 	last := j.seen[m.OrderingKey]
 	if j.counts && m.AggregateVersion > last+1 {
 		j.wrong = append(j.wrong, fmt.Sprintf("%s: %d after %d", m.OrderingKey, m.AggregateVersion, last))
@@ -351,7 +355,7 @@ func (m *model) decider(ctx context.Context) {
 			m.t.Errorf("decider: %v", err)
 			return
 		}
-		if !m.quiet.Load() && random.Float64() < 0.1 {
+		if m.team == nil && !m.quiet.Load() && random.Float64() < 0.1 {
 			m.again(ctx, desk, fmt.Sprintf("k%d", random.IntN(m.keys)))
 		}
 		for i := range letters {
@@ -428,7 +432,7 @@ func (m *model) writeSome(ctx context.Context, tx pgx.Tx, random *rand.Rand) err
 				return err
 			}
 		}
-		if _, err := write(ctx, inner, key); err != nil {
+		if _, err := m.write(ctx, inner, key); err != nil {
 			return err
 		}
 		m.writes.Add(1)
@@ -454,7 +458,9 @@ func (m *model) writeSome(ctx context.Context, tx pgx.Tx, random *rand.Rand) err
 // run lets everything happen for a while, then lets the relay come to rest. It returns what is wrong.
 func (m *model) run(trouble, patience time.Duration) []string {
 	m.t.Helper()
-	m.judge = &orderJudge{seen: make(map[string]int64), ids: make(map[message.ID]int), counts: !m.unordered}
+	m.judge = &orderJudge{
+		seen: make(map[string]int64), ids: make(map[message.ID]int), counts: !m.unordered && m.team == nil,
+	}
 	m.jury = newJury()
 	ctx, cancel := context.WithCancel(m.t.Context())
 	defer cancel()
@@ -486,9 +492,8 @@ func (m *model) comeToRest(patience time.Duration) {
 	still := time.NewTimer(patience)
 	defer still.Stop()
 	for last := int64(-1); ; {
-		left := testkit.Value[int64](m.DB,
-			`SELECT (SELECT count(*) FROM message_outbox) + (SELECT count(*) FROM message_outbox_gate)
-			 + (SELECT count(*) FROM message_failure WHERE state IN ('Open', 'Replaying'))`)
+		left := m.left() + testkit.Value[int64](m.DB, m.names.SQL(`SELECT (SELECT count(*) FROM {outbox_gate})
+			 + (SELECT count(*) FROM {message_failure} WHERE state IN ('Open', 'Replaying'))`))
 		if left == 0 {
 			return
 		}
@@ -514,33 +519,28 @@ func (m *model) wrong() []string {
 		}
 	}
 	note(m.left(), "rows left")
-	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_outbox_gate`), "gates left")
-	note(m.orphans(), "orphans")
-	note(testkit.Value[int64](m.DB, `SELECT count(*) - count(DISTINCT event_id) FROM message_outbox_published`),
-		"rows archived twice")
+	note(testkit.Value[int64](m.DB, m.names.SQL(`SELECT count(*) FROM {outbox_gate}`)), "gates left")
 	note(testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state IN ('Open', 'Replaying')`),
 		"dead letters undecided")
-	note(
-		testkit.Value[int64](m.DB, `SELECT count(*) FROM message_outbox_published WHERE attempts >= $1`, modelAttempts),
-		"rows tried beyond their budget",
-	)
-	written := testkit.Value[int64](m.DB, `SELECT coalesce(sum(last), 0)::bigint FROM message_outbox_sequence`)
-	archived := testkit.Values[[16]byte](m.DB, `SELECT event_id FROM message_outbox_published`)
 	given := testkit.Value[int64](m.DB, `SELECT count(*) FROM message_failure WHERE state = 'Discarded'`)
-	markers := testkit.Value[int64](m.DB,
-		`SELECT count(*) FROM message_outbox_published WHERE event_type = 'postrider.skipped'`)
-	note(written-int64(len(archived))+markers-given-m.left(), "rows neither waiting, archived nor discarded")
+	var written int64
+	var published [][16]byte
+	if m.team == nil {
+		written, published = m.archivedOf(given, note)
+	} else {
+		written, published = m.settledOf(given, note)
+	}
 	m.judge.mu.Lock()
 	defer m.judge.mu.Unlock()
 	missing, repeats := int64(0), 0
-	for _, id := range archived {
+	for _, id := range published {
 		n := m.judge.ids[message.ID(id)]
 		if n == 0 {
 			missing++
 		}
 		repeats += max(n-1, 0)
 	}
-	note(missing, "archived messages that never arrived")
+	note(missing, "published messages that never arrived")
 	m.t.Logf("seed %d: %d messages, %d repeats, %d crashes, %d freezes, %d rejects, %d unknowns, %d outages, "+
 		"%d outages of a part, %d replays, %d discards, %d sent again; wrong: %v",
 		m.seed, written, repeats, m.counts.crashes.Load(), m.counts.freezes.Load(), m.counts.rejects.Load(),
@@ -571,6 +571,55 @@ func (m *model) givenUp() []sentence {
 	return out
 }
 
+// archivedOf looks at an outbox of our own: how many messages were written, and which are in the archive.
+func (m *model) archivedOf(given int64, note func(int64, string)) (written int64, published [][16]byte) {
+	m.t.Helper()
+	note(m.orphans(), "orphans")
+	note(testkit.Value[int64](m.DB, `SELECT count(*) - count(DISTINCT event_id) FROM message_outbox_published`),
+		"rows archived twice")
+	note(
+		testkit.Value[int64](m.DB, `SELECT count(*) FROM message_outbox_published WHERE attempts >= $1`, modelAttempts),
+		"rows tried beyond their budget",
+	)
+	written = testkit.Value[int64](m.DB, `SELECT coalesce(sum(last), 0)::bigint FROM message_outbox_sequence`)
+	published = testkit.Values[[16]byte](m.DB, `SELECT event_id FROM message_outbox_published`)
+	markers := testkit.Value[int64](m.DB,
+		`SELECT count(*) FROM message_outbox_published WHERE event_type = 'postrider.skipped'`)
+	note(written-int64(len(published))+markers-given-m.left(), "rows neither waiting, archived nor discarded")
+	return written, published
+}
+
+// settledOf looks at the team's own table, which has a version of each aggregate. What was published of a key came in
+// the order of its versions: nothing fills the places of what was discarded.
+func (m *model) settledOf(given int64, note func(int64, string)) (written int64, published [][16]byte) {
+	m.t.Helper()
+	note(testkit.Value[int64](m.DB, m.names.SQL(`SELECT count(*) FROM {outbox_failing}`)), "notes of failures left")
+	written = testkit.Value[int64](m.DB, `SELECT coalesce(sum(version), 0)::bigint FROM aggregate`)
+	published = testkit.Values[[16]byte](m.DB, m.names.SQL(`SELECT event_id FROM {outbox} WHERE status = 'published'`))
+	note(testkit.Value[int64](m.DB, m.names.SQL(`SELECT count(*) FROM {outbox} WHERE status = 'failed'`))-given,
+		"rows marked as dead letters that are not discarded")
+	note(written-int64(len(published))-given-m.left(), "rows neither waiting, published nor discarded")
+	kept := make(map[message.ID]bool, len(published))
+	for _, id := range published {
+		kept[message.ID(id)] = true
+	}
+	m.judge.mu.Lock()
+	defer m.judge.mu.Unlock()
+	last := make(map[string]int64)
+	for _, first := range m.judge.firsts {
+		if kept[first.ID] && first.AggregateVersion <= last[first.OrderingKey] {
+			note(
+				first.AggregateVersion,
+				fmt.Sprintf("of %s arrived first after %d", first.OrderingKey, last[first.OrderingKey]),
+			)
+		}
+		if kept[first.ID] {
+			last[first.OrderingKey] = first.AggregateVersion
+		}
+	}
+	return written, published
+}
+
 func TestModel(t *testing.T) {
 	t.Parallel()
 
@@ -578,6 +627,7 @@ func TestModel(t *testing.T) {
 		seed      uint64
 		unordered bool
 		skip      bool
+		team      bool // layout StatusColumns
 		options   []testkit.PostgresOption
 	}{
 		"per key, seed 1":                  {seed: 1},
@@ -586,11 +636,17 @@ func TestModel(t *testing.T) {
 		"unordered":                        {seed: 4, unordered: true},
 		"a marker for each dead letter":    {seed: 6, skip: true},
 		"per key, SERIALIZABLE by default": {seed: 5, options: []testkit.PostgresOption{testkit.Serializable()}},
+		"a table of the team's own":        {seed: 7, team: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := &model{world: newWorld(t, 3, tc.options...), seed: tc.seed, keys: 9}
+			m := &model{seed: tc.seed, keys: 9}
+			if tc.team {
+				m.world = newTeamWorld(t, testkit.ClassicTable(), 3, tc.options...)
+			} else {
+				m.world = newWorld(t, 3, tc.options...)
+			}
 			m.unordered, m.skip = tc.unordered, tc.skip
 			for _, mistake := range m.run(6*time.Second, 20*time.Second) {
 				t.Error(mistake)

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -53,12 +54,13 @@ type team struct {
 	columns *mapped.Table
 }
 
-// pending says in SQL that a row is not settled.
+// pending says in SQL that a row is neither settled nor a dead letter.
 func (tm *team) pending() string {
 	if tm.columns.Deletes() {
 		return "true"
 	}
-	return tm.columns.Map.Status + " <> '" + tm.columns.Map.Values.Published + "'"
+	values := tm.columns.Map.Values
+	return fmt.Sprintf("%s NOT IN ('%s', '%s')", tm.columns.Map.Status, values.Published, values.Failed)
 }
 
 // write writes one message of a key as the world's writers do.

@@ -80,9 +80,10 @@ type process struct {
 	cfg   relay.Config
 	store *outboxdb.Store
 
-	cancel context.CancelFunc
-	done   chan struct{}
-	err    error
+	registry *prometheus.Registry
+	cancel   context.CancelFunc
+	done     chan struct{}
+	err      error
 }
 
 // options change a process before it is made.
@@ -100,7 +101,7 @@ type options struct {
 // process makes a relay process without starting it.
 func (w *world) process(o options) *process {
 	w.t.Helper()
-	p := &process{w: w, cfg: w.config(), done: make(chan struct{})}
+	p := &process{w: w, cfg: w.config(), done: make(chan struct{}), registry: prometheus.NewRegistry()}
 	if o.config != nil {
 		o.config(&p.cfg)
 	}
@@ -123,6 +124,7 @@ func (w *world) process(o options) *process {
 	}
 	if w.team != nil {
 		cfg.Columns = w.team.columns
+		p.cfg.NoDeadLetters = !w.team.columns.Buries()
 	}
 	p.store, err = outboxdb.New(o.pool, cfg)
 	if err != nil {
@@ -132,7 +134,7 @@ func (w *world) process(o options) *process {
 	if o.wrap != nil {
 		store = o.wrap(store)
 	}
-	p.Relay, err = relay.New(p.cfg, store, o.publisher, relay.NewMetrics(prometheus.NewRegistry()), o.log, o.watchdog)
+	p.Relay, err = relay.New(p.cfg, store, o.publisher, relay.NewMetrics(p.registry), o.log, o.watchdog)
 	if err != nil {
 		w.t.Fatalf("make a relay: %v", err)
 	}

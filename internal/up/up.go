@@ -212,7 +212,7 @@ func (r *runner) startWorkers(ctx context.Context) error {
 }
 
 // newRelay makes a worker as a Pod is made: with schemaPolicy Managed after a step that makes the tables. In embedded
-// databases they are there.
+// databases they are there, but for those beside a table that the team makes.
 func (r *runner) newRelay(f *relayFleet, o pipeline.Options) (worker, error) {
 	w, err := pipeline.NewRelay(f.cfg, o)
 	if err != nil {
@@ -220,7 +220,8 @@ func (r *runner) newRelay(f *relayFleet, o pipeline.Options) (worker, error) {
 	}
 	in := desired.Inputs{Root: r.rootOf(kindRelay, f.resource.Namespace, f.resource.Name)}
 	owner, managed := desired.RelayMigration(&f.resource, in)
-	if !managed || !r.cfg.External {
+	there := !r.cfg.External && f.cfg.Outbox.Columns == nil
+	if !managed || there {
 		return w, nil
 	}
 	return &staged{step: pipeline.NewRelayMigration(f.cfg, owner.CredentialsDir, o), worker: w}, nil

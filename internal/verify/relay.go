@@ -22,6 +22,9 @@ func verifyRelay(ctx context.Context, r Relay, grace time.Duration) (Section, er
 	if err := s.snapshot(ctx); err != nil {
 		return Section{}, err
 	}
+	if r.Columns != nil {
+		return s.verifyColumns(ctx, r, grace, copied)
+	}
 	section := Section{Name: r.Name}
 	if section.Facts, err = s.relayFacts(ctx); err != nil {
 		return Section{}, err
@@ -98,15 +101,24 @@ func outboxChecks(grace time.Duration) []check {
 	}
 }
 
+// The titles of what is checked of every layout.
+const (
+	titleArrived     = "every published row is in the stream"
+	titleUnchanged   = "key, type, version and bytes arrived as they were written"
+	titleDuplicates  = "duplicates carry the same key and bytes"
+	titleBrokerOrder = "the first deliveries of a key are in order of their versions"
+	titlePhantom     = "nothing is in the stream without a committed row"
+)
+
 // relayStreamChecks compare the database with the copy of the stream.
 func relayStreamChecks(c streamCopy) []check {
 	return []check{
-		{"G2", "every published row is in the stream", arrivedSQL, nil},
+		{"G2", titleArrived, arrivedSQL, nil},
 		{"G2", "every published row is where its broker position says", atPlaceSQL, nil},
-		{"G3", "key, type, version and bytes arrived as they were written", unchangedSQL, nil},
-		{"G3", "duplicates carry the same key and bytes", duplicatesSQL, nil},
-		{"G4", "the first deliveries of a key are in order of their versions", brokerOrderSQL, nil},
-		{"G1", "nothing is in the stream without a committed row", phantomSQL, nil},
+		{"G3", titleUnchanged, unchangedSQL, nil},
+		{"G3", titleDuplicates, duplicatesSQL, nil},
+		{"G4", titleBrokerOrder, brokerOrderSQL, nil},
+		{"G1", titlePhantom, phantomSQL, nil},
 		{"G2", "no published row lies beyond the end of the stream", beyondSQL, []any{c.begun}},
 		{"G2", "no published row lies below the first message of the stream", belowSQL, nil},
 	}

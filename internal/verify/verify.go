@@ -18,6 +18,7 @@ import (
 
 	"github.com/postrider/postrider/internal/broker/kafka"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 )
 
 // Input says what to check. Any part may be left out; what could therefore not be checked is in the report.
@@ -35,7 +36,10 @@ type Relay struct {
 	Name   string
 	Pool   *pgxpool.Pool
 	Tables postgres.Names
-	Stream Stream
+	// Columns, unless nil, say that the outbox is a table which the team already has (layout StatusColumns), as
+	// mapped.Read found it.
+	Columns *mapped.Table
+	Stream  Stream
 }
 
 // Consumer is one inbox and the stream it is fed from.

@@ -16,13 +16,18 @@ type TeamTable struct {
 	// WriteSQL inserts one message as the project's own writers do: $1 is the id, $2 the key. It returns the version, 0
 	// where the table has none. Writers of a key wait for each other.
 	WriteSQL string
+	// Change, unless nil, changes the preset's mapping.
+	Change func(*config.Columns)
 }
 
-// Columns returns the preset's mapping.
+// Columns returns the table's mapping.
 func (t TeamTable) Columns() *config.Columns {
 	c, ok := config.Preset(t.Preset)
 	if !ok {
 		panic("no preset " + t.Preset)
+	}
+	if t.Change != nil {
+		t.Change(&c)
 	}
 	return &c
 }

@@ -147,7 +147,7 @@ func (t *Table) version() string {
 //	{ready} {unsettled} {due}             whether the row may be claimed, is not settled, may be sent by now
 //	{size}                                the payload's size in bytes
 //	{created}                             when the row was written, as far as it says
-//	{arc}                                 the number of places of a shard
+//	{shard} {arc}                         the row's shard; the number of places of a shard
 //
 // and what postgres.Names knows.
 func (t *Table) SQL(statement string) string {
@@ -165,6 +165,7 @@ func (t *Table) SQL(statement string) string {
 		"{due}", t.due(),
 		"{size}", t.size(),
 		"{created}", t.created("NULL::timestamptz"),
+		"{shard}", fmt.Sprintf("((%s - 1) / %d)::smallint", place(t.scope()), t.Arc()),
 		"{arc}", fmt.Sprint(t.Arc()),
 	).Replace(statement)
 	return t.Names.SQL(statement)
@@ -256,11 +257,33 @@ func (t *Table) Published() string {
 	return column(t.Map.Status) + " = " + literal(t.Map.Values.Published)
 }
 
+// PublishedAt is when the row o was settled, as far as it says; else NULL.
+func (t *Table) PublishedAt() string {
+	if t.Map.PublishedAt == "" {
+		return "NULL::timestamptz"
+	}
+	return column(t.Map.PublishedAt) + "::timestamptz"
+}
+
+// Age is since when the row o may be sent; empty where nothing in it says so.
+func (t *Table) Age() string {
+	if t.Map.OccurredAt == "" {
+		return ""
+	}
+	if t.Map.AvailableAt == "" {
+		return t.created("")
+	}
+	return "greatest(" + t.created("") + ", " + column(t.Map.AvailableAt) + "::timestamptz)"
+}
+
 // Refused is what a refusal u writes into the row for people to see; empty where there is no column for it.
-func (t *Table) Refused() string {
+func (t *Table) Refused() string { return t.shown(t.Map.Values.Waiting) }
+
+// shown is what of a refusal u is written into the row, with its new status unless that stays.
+func (t *Table) shown(status string) string {
 	var set []string
-	if t.Map.Values.Waiting != "" {
-		set = append(set, pgx.Identifier{t.Map.Status}.Sanitize()+" = "+literal(t.Map.Values.Waiting))
+	if status != "" {
+		set = append(set, pgx.Identifier{t.Map.Status}.Sanitize()+" = "+literal(status))
 	}
 	if t.Map.Attempts != "" {
 		set = append(set, pgx.Identifier{t.Map.Attempts}.Sanitize()+" = u.attempts")
@@ -276,7 +299,28 @@ func (t *Table) Freed() string {
 	if t.Map.Values.Waiting == "" {
 		return ""
 	}
+	return t.Pending()
+}
+
+// Pending is what makes a row ready.
+func (t *Table) Pending() string {
 	return pgx.Identifier{t.Map.Status}.Sanitize() + " = " + literal(t.Map.Values.Pending)
+}
+
+// Buries says that rows become dead letters: there is a status for them.
+func (t *Table) Buries() bool { return t.Map.Values.Failed != "" }
+
+// Buried is what makes a dead letter of the row of a refusal u.
+func (t *Table) Buried() string {
+	return t.shown(t.Map.Values.Failed)
+}
+
+// IsBuried says that the row o is a dead letter.
+func (t *Table) IsBuried() string {
+	if !t.Buries() {
+		return "false"
+	}
+	return column(t.Map.Status) + " = " + literal(t.Map.Values.Failed)
 }
 
 // IsWaiting says that the row o was refused and is tried again.
@@ -327,6 +371,13 @@ func (t *Table) Limits() []string {
 	if t.Map.OccurredAt != "" {
 		list = append(list, "A creation time that defaults to now() is when its transaction began, not when it was "+
 			"committed: it tells how old a row is, and orders nothing.")
+	}
+	if t.Buries() {
+		list = append(list, "A dead letter leaves no marker in its place, also when it is skipped or discarded: "+
+			"consumers that compare versions (Enforce) wait for it.")
+	} else {
+		list = append(list, "Nothing becomes a dead letter: no status says so (values.failed). A message that spent "+
+			"its retry budget is tried on, and its key waits.")
 	}
 	if t.Deletes() {
 		list = append(list, "A published row is deleted: nothing is kept to send again, and a settle whose answer was "+

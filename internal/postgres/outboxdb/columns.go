@@ -2,7 +2,9 @@ package outboxdb
 
 import (
 	"strings"
+	"time"
 
+	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/postgres/mapped"
 )
 
@@ -139,7 +141,10 @@ WITH l AS MATERIALIZED (
   ` + change + `
   WHERE {id} = u.id AND {unsettled} AND EXISTS (SELECT 1 FROM l) RETURNING {id} AS id
 ), mended AS (
-  DELETE FROM {outbox_failing} f USING settled s WHERE f.event_id = s.id
+  DELETE FROM {outbox_failing} f USING settled s WHERE f.event_id = s.id RETURNING f.failure_id
+), replayed AS (
+  UPDATE {message_failure} SET state = 'Replayed' WHERE state = 'Replaying'
+    AND failure_id = ANY(ARRAY(SELECT m.failure_id FROM mended m WHERE m.failure_id IS NOT NULL))
 )
 SELECT (SELECT count(*) FROM l), (SELECT count(*) FROM settled), '0'::xid8`
 }
@@ -178,6 +183,7 @@ WITH u AS (
   FROM u JOIN {outbox} o ON {id} = u.id AND {unsettled} WHERE $1::smallint >= 0
   ON CONFLICT (event_id) DO UPDATE SET
     ordering_key = excluded.ordering_key, attempts = greatest(f.attempts, excluded.attempts),
+    first_failed_at = coalesce(f.first_failed_at, excluded.first_failed_at),
     unknowns = greatest(f.unknowns, excluded.unknowns), last_failed_at = excluded.last_failed_at,
     last_error_code = excluded.last_error_code, failing_for = greatest(f.failing_for, excluded.failing_for),
     ambiguous_since = CASE WHEN excluded.ambiguous_since IS NOT NULL
@@ -280,10 +286,35 @@ CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
   WHERE g.shard = s.shard LIMIT $2) x) ambiguous`
 }
 
+// columnsOwn also notes how the columns are named, for the tools that work beside the relay.
+const columnsOwn = `
+UPDATE {outbox_owner} SET relay = $1, relay_uid = $2, seen_until = clock_timestamp() + $3::interval, mapping = $4`
+
+// mapping is what is noted of how a relay's configuration names the columns of a team's table.
+type mapping struct {
+	Columns   config.Columns `json:"columns"`
+	Unordered bool           `json:"unordered,omitempty"`
+}
+
+// table is the team's table as this relay works on it.
+func (c *Config) table() mapped.Table {
+	t := *c.Columns
+	t.Names, t.Shards, t.Unordered, t.Relay = c.Names, c.Shards, c.Unordered, c.Relay
+	return t
+}
+
+// ownership are the arguments with which a relay says that the table is its own.
+func (s *Store) ownership(until time.Duration) []any {
+	args := []any{s.cfg.Relay, s.cfg.RelayUID, interval(until)}
+	if s.cfg.Columns != nil {
+		args = append(args, mapping{s.cfg.Columns.Map, s.cfg.Unordered})
+	}
+	return args
+}
+
 // onColumns puts the statements of this layout in the place of the Queue's.
 func (st *statements) onColumns(cfg Config) {
-	t := *cfg.Columns
-	t.Names, t.Shards, t.Unordered, t.Relay = cfg.Names, cfg.Shards, cfg.Unordered, cfg.Relay
+	t := cfg.table()
 	byKey := func(statement, parameter string) string {
 		return t.SQL(strings.ReplaceAll(statement, "{by key}", parameter))
 	}
@@ -294,7 +325,11 @@ func (st *statements) onColumns(cfg Config) {
 	st.settle = t.SQL(columnsSettle(&t))
 	st.archived = t.SQL(columnsSettled(&t))
 	st.holdGated, st.holdRows = t.SQL(columnsHoldGated), ""
-	st.bury = "" // nothing is given up of such a table: its rows wait with growing pauses
+	st.bury = ""
+	if t.Buries() {
+		st.bury = t.SQL(columnsBury(&t))
+	}
+	st.own = t.SQL(columnsOwn)
 	st.refuse = t.SQL(columnsRefuse(&t))
 	st.due = t.SQL(columnsDue(&t))
 	st.release = t.SQL(columnsRelease(&t))

@@ -2,15 +2,18 @@ package outboxdb
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 )
 
 // Desk is where people decide about messages: what to send again, give up or skip. It works beside running relays: like
@@ -18,6 +21,10 @@ import (
 type Desk struct {
 	store *Store
 	names postgres.Names
+
+	learning sync.Mutex
+	learned  bool // below is for the table's layout
+	sql      deskStatements
 }
 
 // NewDesk returns a desk for the outbox and dead letters of some names. Timeout bounds each transaction.
@@ -29,7 +36,55 @@ func NewDesk(db DB, names postgres.Names, timeout time.Duration) *Desk {
 			sql: newStatements(names),
 		},
 		names: names,
+		sql:   queueDesk(),
 	}
+}
+
+// layoutSQL reads how many shards a table has, who uses it, and how its columns are named where it is the team's own:
+// only then is there a mapping, which is null until a relay has used the table.
+const layoutSQL = `SELECT w.shards, coalesce(w.relay, ''), to_jsonb(w) -> 'mapping' FROM {outbox_owner} w`
+
+// learn finds out which layout the outbox has.
+func (d *Desk) learn(ctx context.Context) error {
+	d.learning.Lock()
+	defer d.learning.Unlock()
+	if d.learned {
+		return nil
+	}
+	err := d.store.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var shards int16
+		var relay string
+		var noted []byte
+		if err := tx.QueryRow(ctx, d.names.SQL(layoutSQL)).Scan(&shards, &relay, &noted); err != nil {
+			return err
+		}
+		switch {
+		case noted == nil:
+			return nil // an outbox of our own
+		case string(noted) == "null":
+			return refuse("no relay has ever used table %s", d.names.Outbox)
+		}
+		var m mapping
+		if err := json.Unmarshal(noted, &m); err != nil {
+			return fmt.Errorf("read how the columns of %s are named: %w", d.names.Outbox, err)
+		}
+		t, err := mapped.Read(ctx, tx, mapped.Table{
+			Names: d.names, Map: m.Columns, Unordered: m.Unordered, Shards: int(shards), Relay: relay,
+		})
+		if err != nil {
+			return err
+		}
+		d.store.cfg.Columns, d.store.cfg.Shards = t, int(shards)
+		d.store.cfg.Unordered, d.store.cfg.Relay = m.Unordered, relay
+		d.store.sql.onColumns(d.store.cfg)
+		d.sql = columnsDesk(t)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("look at the outbox: %w", err)
+	}
+	d.learned = true
+	return nil
 }
 
 // RefusedError says why a decision was not carried out. Its text names ids only.
@@ -207,8 +262,17 @@ func (d *Desk) Replay(ctx context.Context, id int64, by Decision, outOfOrder boo
 		if !l.BlocksKey {
 			gate = l.EventID // it waits by itself: its key has no place for it any more
 		}
-		return d.run(ctx, tx,
-			query{dueGateSQL, []any{shard, gate}}, query{replaySQL, []any{id}}, query{stateSQL, []any{id, "Replaying"}})
+		if err := d.run(ctx, tx, query{dueGateSQL, []any{shard, gate}}); err != nil {
+			return err
+		}
+		back, err := tx.Exec(ctx, d.names.SQL(d.sql.replay), id)
+		if err != nil {
+			return err
+		}
+		if back.RowsAffected() == 0 {
+			return refuse("the row of dead letter %d is gone, or has another status: discard the dead letter", id)
+		}
+		return d.run(ctx, tx, query{stateSQL, []any{id, "Replaying"}})
 	})
 }
 
@@ -222,8 +286,11 @@ func (d *Desk) Discard(ctx context.Context, id int64, by Decision) error {
 		if !l.BlocksKey {
 			return d.run(ctx, tx, query{stateSQL, []any{id, "Discarded"}})
 		}
-		return d.run(ctx, tx, query{dueGateSQL, []any{shard, l.OrderingKey}}, query{discardSQL, []any{id}},
-			query{stateSQL, []any{id, "Discarded"}})
+		decided := []query{{dueGateSQL, []any{shard, l.OrderingKey}}, {stateSQL, []any{id, "Discarded"}}}
+		if d.sql.discard != "" {
+			decided = append(decided, query{d.sql.discard, []any{id}})
+		}
+		return d.run(ctx, tx, decided...)
 	})
 }
 
@@ -242,8 +309,16 @@ func (d *Desk) own(ctx context.Context, id int64) (Letter, error) {
 			l.SourcePosition,
 		)
 	default:
-		return l, nil
+		return l, d.learn(ctx)
 	}
+}
+
+// place is the key whose shard a dead letter belongs to.
+func (d *Desk) place(l *Letter) string {
+	if d.store.cfg.Columns != nil && d.store.cfg.Unordered {
+		return l.EventID
+	}
+	return l.OrderingKey
 }
 
 // decide carries a decision out: the lease is locked by the first statement of its transaction, and only the lowest
@@ -253,7 +328,7 @@ func (d *Desk) decide(
 	do func(ctx context.Context, tx pgx.Tx, shard int16) error,
 ) error {
 	err := d.store.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		shard, err := d.lock(ctx, tx, l.OrderingKey)
+		shard, err := d.lock(ctx, tx, d.place(l))
 		if err != nil {
 			return err
 		}
@@ -282,7 +357,7 @@ func (d *Desk) decide(
 
 // lock locks the leases of a key's shard and returns the shard.
 func (d *Desk) lock(ctx context.Context, tx pgx.Tx, key string) (int16, error) {
-	rows, err := tx.Query(ctx, d.names.SQL(shardLockSQL), key)
+	rows, err := tx.Query(ctx, d.names.SQL(d.sql.lock), key)
 	if err != nil {
 		return 0, fmt.Errorf("lock the lease: %w", err)
 	}
@@ -334,6 +409,13 @@ SELECT max(failure_id) FROM {message_failure} WHERE origin = 'Relay' AND origin_
 // Move makes a dead letter of a message that fails and waits for its next try, whatever is left of its budget, and
 // returns the dead letter's id. Its key is blocked until somebody decides. A try that is under way may still arrive.
 func (d *Desk) Move(ctx context.Context, event message.ID, by Decision) (id int64, err error) {
+	if err := d.learn(ctx); err != nil {
+		return 0, err
+	}
+	if d.store.sql.bury == "" {
+		return 0, refuse("no status of table %s stands for dead letters: name one as outbox.columns.values.failed",
+			d.names.Outbox)
+	}
 	err = d.store.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		id, err = d.moveIn(ctx, tx, event, by)
 		return err
@@ -354,7 +436,7 @@ func (d *Desk) moveIn(ctx context.Context, tx pgx.Tx, event message.ID, by Decis
 		return err
 	}
 	var key string
-	if err := tx.QueryRow(ctx, d.names.SQL(keySQL), [16]byte(event)).Scan(&key); err != nil {
+	if err := tx.QueryRow(ctx, d.names.SQL(d.sql.key), [16]byte(event)).Scan(&key); err != nil {
 		return 0, waits(err)
 	}
 	shard, err := d.lock(ctx, tx, key)
@@ -364,7 +446,7 @@ func (d *Desk) moveIn(ctx context.Context, tx pgx.Tx, event message.ID, by Decis
 	var gate, relay, code string
 	var byKey bool
 	var attempts int16
-	err = tx.QueryRow(ctx, d.names.SQL(headSQL), [16]byte(event)).Scan(&gate, &byKey, &relay, &attempts, &code)
+	err = tx.QueryRow(ctx, d.names.SQL(d.sql.moved), [16]byte(event)).Scan(&gate, &byKey, &relay, &attempts, &code)
 	if err != nil {
 		return 0, waits(err)
 	}

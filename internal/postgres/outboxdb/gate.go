@@ -78,7 +78,7 @@ ON CONFLICT (shard, ordering_key) DO UPDATE SET
 func (s *Store) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refusal, hold []message.ID) error {
 	var waiting, spent []shard.Refusal
 	for i := range refused {
-		if refused[i].Spent && s.sql.bury != "" {
+		if refused[i].Spent {
 			spent = append(spent, refused[i])
 		} else {
 			waiting = append(waiting, refused[i])

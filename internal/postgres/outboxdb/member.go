@@ -85,7 +85,7 @@ func (s *Store) Join(ctx context.Context, until time.Duration) (source string, e
 		}
 		source = o.source
 		b := &pgx.Batch{}
-		b.Queue(s.sql.own, s.cfg.Relay, s.cfg.RelayUID, interval(until))
+		b.Queue(s.sql.own, s.ownership(until)...)
 		if o.relay != "" && o.relay != s.cfg.Relay {
 			b.Queue(s.sql.dispossess, s.cfg.Relay)
 		}

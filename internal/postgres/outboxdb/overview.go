@@ -54,18 +54,24 @@ FROM {outbox_owner} w`
 SELECT reason, count(*) FROM {message_failure} WHERE origin = 'Relay' AND origin_name = $1 AND state = 'Open'
 GROUP BY reason ORDER BY count(*) DESC, reason LIMIT $2`
 
+	// blockedSQL lists the keys behind an open dead letter, with what waits behind each.
 	blockedSQL = `
-SELECT f.ordering_key, f.failure_id, f.reason, (SELECT count(*) FROM (
-  SELECT 1 FROM {outbox} o WHERE o.held AND o.ordering_key = f.ordering_key LIMIT $3) x)
+SELECT g.ordering_key, g.failure_id, g.reason, (SELECT count(*) FROM (SELECT 1 FROM {behind} LIMIT $3) x)
 FROM (SELECT DISTINCT ON (f.ordering_key) f.ordering_key, f.failure_id, f.reason FROM {message_failure} f
   WHERE f.origin = 'Relay' AND f.origin_name = $1 AND f.state = 'Open' AND f.blocks_key
-  ORDER BY f.ordering_key, f.position) f
-ORDER BY f.failure_id LIMIT $2`
+  ORDER BY f.ordering_key, f.position) g
+ORDER BY g.failure_id LIMIT $2`
+
+	// queueBehind are the rows that wait behind g.
+	queueBehind = `{outbox} o WHERE o.held AND o.ordering_key = g.ordering_key`
 )
 
 // Overview counts what waits in the outbox, whoever works on it.
 func (d *Desk) Overview(ctx context.Context) (Overview, error) {
 	var o Overview
+	if err := d.learn(ctx); err != nil {
+		return o, err
+	}
 	err := d.store.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		return d.overviewIn(ctx, tx, &o)
 	})
@@ -112,7 +118,7 @@ func (d *Desk) overviewIn(ctx context.Context, tx pgx.Tx, o *Overview) error {
 	if o.Reasons, err = pgx.CollectRows(rows, pgx.RowToStructByPos[ReasonCount]); err != nil {
 		return err
 	}
-	if rows, err = tx.Query(ctx, d.names.SQL(blockedSQL), o.Relay, maxBlocked, countBound); err != nil {
+	if rows, err = tx.Query(ctx, d.names.SQL(d.sql.blocked), o.Relay, maxBlocked, countBound); err != nil {
 		return err
 	}
 	o.BlockedBy, err = pgx.CollectRows(rows, pgx.RowToStructByPos[BlockedKey])
