@@ -290,10 +290,13 @@ func TestWhatIsWrittenIsAppliedThroughRabbitMQ(t *testing.T) {
 			if err := second.drain(); err != nil {
 				t.Errorf("Run() = %v", err)
 			}
-			queue, err := channel.QueueDeclarePassive("billing", true, false, false, false, nil)
-			if err != nil || queue.Messages != 0 || queue.Consumers != 0 {
-				t.Errorf("the queue is left as %+v (%v)", queue, err)
-			}
+			testkit.Eventually(t, through, "the queue is left without messages and consumers", func() bool {
+				queue, err := channel.QueueDeclarePassive("billing", true, false, false, false, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return queue.Messages == 0 && queue.Consumers == 0 // the node notices the end of a connection by itself
+			})
 		})
 	}
 }
