@@ -142,7 +142,7 @@ func countTests(packages []testPackage, prefix string) int {
 
 // goTest runs the packages' tests with the real servers beside them and counts what passed.
 func (r *runner) goTest(ctx context.Context, env, flags []string, packages []testPackage) error {
-	args := []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-parallel=4"}
+	args := []string{"go", "test", "-json", "-count=1", "-vet=off", "-timeout=15m", "-parallel=4"}
 	args = append(args, flags...)
 	for _, pkg := range packages {
 		args = append(args, pkg.path)
