@@ -51,8 +51,6 @@ const (
 	maxGroupBytes = 255
 	// stretch is how many times Prefetch the first unfinished record of a partition may be behind the last that came.
 	stretch = 10
-	// noteLifetime is how long a past event stays a warning.
-	noteLifetime = 10 * time.Minute
 )
 
 func (c ReceiverConfig) withDefaults() ReceiverConfig {
@@ -121,13 +119,7 @@ type Receiver struct {
 	parts   map[place]*partition
 	turn    int // spreads what is handed out over the partitions
 	health  health
-	notes   map[broker.WarningReason]note
-}
-
-// note is a warning about something that happened.
-type note struct {
-	detail string
-	until  time.Time
+	notes   broker.Notes
 }
 
 var errClosed = errors.New("receiver is closed")
@@ -146,7 +138,7 @@ func NewReceiver(ctx context.Context, cfg Config, receive ReceiverConfig) (*Rece
 	r := &Receiver{
 		cfg: receive.withDefaults(), log: cfg.Log, now: time.Now,
 		room: make(chan struct{}, 1), done: make(chan struct{}, 1), changed: make(chan struct{}),
-		parts: make(map[place]*partition), notes: make(map[broker.WarningReason]note),
+		parts: make(map[place]*partition),
 	}
 	r.health.topics, r.health.renew = make(map[string]*broker.Error), make(map[string]bool)
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -298,9 +290,9 @@ func (r *Receiver) Close(ctx context.Context) error {
 	return nil
 }
 
-// note keeps an event as a warning for a while. The lock is held.
+// note keeps an event as a warning for a while.
 func (r *Receiver) note(reason broker.WarningReason, detail string) {
-	r.notes[reason] = note{detail: broker.Bounded(detail), until: r.now().Add(noteLifetime)}
+	r.notes.Add(reason, detail, r.now())
 }
 
 // options are the group's, for the library.

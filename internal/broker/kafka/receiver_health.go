@@ -3,8 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -91,29 +89,12 @@ func (r *Receiver) Check(ctx context.Context) ([]broker.Warning, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	warnings = append(warnings, r.noted()...)
+	warnings = append(warnings, r.notes.Warnings(r.now())...)
 	if err := r.state(); err != nil {
 		return warnings, err
 	}
 	_, err = r.partitionState()
 	return warnings, err
-}
-
-// noted returns what happened lately. The lock is held.
-func (r *Receiver) noted() []broker.Warning {
-	now := r.now()
-	var warnings []broker.Warning
-	for reason, n := range r.notes {
-		if now.After(n.until) {
-			delete(r.notes, reason)
-			continue
-		}
-		warnings = append(warnings, broker.Warning{Reason: reason, Detail: n.detail})
-	}
-	slices.SortFunc(warnings, func(a, b broker.Warning) int {
-		return strings.Compare(string(a.Reason), string(b.Reason))
-	})
-	return warnings
 }
 
 // Lag returns what the topics hold for the whole group and it has not seen acknowledged: the end, less the committed

@@ -186,7 +186,7 @@ func (r *Receiver) Check(ctx context.Context) ([]broker.Warning, error) {
 	if err != nil {
 		return nil, err
 	}
-	warnings := r.noted()
+	warnings := r.notes.Warnings(r.now())
 	info, err := r.consumerInfo(ctx, s)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return warnings, r.state()

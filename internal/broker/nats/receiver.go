@@ -47,7 +47,6 @@ const (
 	defaultHeartbeat     = 5 * time.Second
 	defaultStallTimeout  = 30 * time.Second
 	ackPendingFactor     = 10
-	noteLifetime         = 10 * time.Minute // how long a past event stays a warning
 )
 
 func (c ReceiverConfig) withDefaults() ReceiverConfig {
@@ -95,19 +94,13 @@ type Receiver struct {
 	replies  []reply   // acknowledgements to be sent, in order
 	made     time.Time // when the durable was made whose deliveries are held
 	pull     pull
-	notes    map[broker.WarningReason]note
+	notes    broker.Notes
 }
 
 // reply is a word to the broker on one delivery.
 type reply struct {
 	subject string
 	body    []byte
-}
-
-// note is a warning about something that happened.
-type note struct {
-	detail string
-	until  time.Time
 }
 
 // pull is the one request for messages that is open at the broker, and what we know of its life.
@@ -136,7 +129,7 @@ func NewReceiver(ctx context.Context, conn *Conn, cfg ReceiverConfig) (*Receiver
 	r := &Receiver{
 		conn: conn, cfg: cfg.withDefaults(), now: time.Now,
 		over: make(chan struct{}), kick: make(chan struct{}, 1), changed: make(chan struct{}),
-		held: make(map[uint64]*delivery), notes: make(map[broker.WarningReason]note),
+		held: make(map[uint64]*delivery),
 	}
 	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go r.run(ctx)
@@ -265,28 +258,7 @@ func (r *Receiver) state() error {
 
 // note keeps an event as a warning for a while.
 func (r *Receiver) note(reason broker.WarningReason, detail string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.notes[reason] = note{detail: broker.Bounded(detail), until: r.now().Add(noteLifetime)}
-}
-
-func (r *Receiver) noted() []broker.Warning {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	var warnings []broker.Warning
-	for reason, n := range r.notes {
-		if now.After(n.until) {
-			delete(r.notes, reason)
-			continue
-		}
-		warnings = append(warnings, broker.Warning{Reason: reason, Detail: n.detail})
-	}
-	slices.SortFunc(
-		warnings,
-		func(a, b broker.Warning) int { return strings.Compare(string(a.Reason), string(b.Reason)) },
-	)
-	return warnings
+	r.notes.Add(reason, detail, r.now())
 }
 
 // delivery is one message in our hands.

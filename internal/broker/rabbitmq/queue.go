@@ -192,7 +192,7 @@ func (r *Receiver) live(ctx context.Context) (*subscription, error) {
 // Check says whether the queue is usable (the error is *broker.Error) and what about it may hurt later.
 func (r *Receiver) Check(ctx context.Context) ([]broker.Warning, error) {
 	_, err := r.live(ctx)
-	warnings := r.noted()
+	warnings := r.notes.Warnings(r.now())
 	if r.receive.SingleActive && r.receive.Topology == Verify {
 		warnings = append(warnings, broker.Warning{
 			Reason: broker.WarnUnchecked, Detail: broker.Bounded("whether queue " + r.receive.Queue +

@@ -45,7 +45,6 @@ const (
 	maxPrefetch         = 65535 // AMQP's
 	defaultFirstPause   = 100 * time.Millisecond
 	defaultLongestPause = 5 * time.Second
-	noteLifetime        = 10 * time.Minute // how long a past event stays a warning
 )
 
 func (c ReceiverConfig) withDefaults() ReceiverConfig {
@@ -123,13 +122,7 @@ type Receiver struct {
 	conn    *conn         // nil while there is none
 	unfit   bool          // what the queue delivered last says that it is none: err holds until it says otherwise
 	out     int           // handed out and not settled, of all subscriptions
-	notes   map[broker.WarningReason]note
-}
-
-// note is a warning about something that happened.
-type note struct {
-	detail string
-	until  time.Time
+	notes   broker.Notes
 }
 
 var errClosed = errors.New("receiver is closed")
@@ -147,7 +140,6 @@ func NewReceiver(ctx context.Context, cfg Config, receive ReceiverConfig) (*Rece
 		cfg: cfg, receive: receive.withDefaults(), log: cfg.Log, now: time.Now,
 		over: make(chan struct{}), kick: make(chan struct{}, 1),
 		asking: make(chan struct{}, 1), changed: make(chan struct{}),
-		notes: make(map[broker.WarningReason]note),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -267,24 +259,5 @@ func (r *Receiver) fail(err error) {
 
 // note keeps an event as a warning for a while.
 func (r *Receiver) note(reason broker.WarningReason, detail string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.notes[reason] = note{detail: broker.Bounded(detail), until: r.now().Add(noteLifetime)}
-}
-
-func (r *Receiver) noted() []broker.Warning {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var warnings []broker.Warning
-	for reason, n := range r.notes {
-		if r.now().After(n.until) {
-			delete(r.notes, reason)
-			continue
-		}
-		warnings = append(warnings, broker.Warning{Reason: reason, Detail: n.detail})
-	}
-	slices.SortFunc(warnings, func(a, b broker.Warning) int {
-		return strings.Compare(string(a.Reason), string(b.Reason))
-	})
-	return warnings
+	r.notes.Add(reason, detail, r.now())
 }
