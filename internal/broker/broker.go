@@ -71,6 +71,7 @@ const (
 	ReasonStreamFull       Reason = "StreamFull"
 	ReasonStreamMismatch   Reason = "TopologyMismatch"
 	ReasonNotReplicated    Reason = "NotEnoughReplicas"
+	ReasonFenced           Reason = "Fenced"
 	ReasonBlocked          Reason = "BrokerBlocked"
 	ReasonNoAnswer         Reason = "NoAnswer"
 	ReasonNotSent          Reason = "NotSent"

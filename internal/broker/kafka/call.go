@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -29,13 +30,16 @@ const (
 type call struct {
 	publisher *Publisher
 	batch     []message.Message
+	fenced    bool          // all that is sent is one transaction
 	over      chan struct{} // closed when all are settled
+	broken    atomic.Bool   // the client is of no more use
 
-	mu      sync.Mutex
-	taken   bool // the caller has the results; nothing more is sent
-	states  []state
-	results []broker.Confirmation
-	records []*kgo.Record
+	mu        sync.Mutex
+	taken     bool // the caller has the results; nothing more is sent
+	committed bool // the transaction has ended
+	states    []state
+	results   []broker.Confirmation
+	records   []*kgo.Record
 }
 
 func newCall(p *Publisher, batch []message.Message) *call {
@@ -46,10 +50,11 @@ func newCall(p *Publisher, batch []message.Message) *call {
 	}
 }
 
-// abandon gives all messages that have none yet one confirmation.
+// abandon gives all messages that have none yet one confirmation. Nothing was sent.
 func (c *call) abandon(all broker.Confirmation) []broker.Confirmation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.committed = true
 	for i := range c.results {
 		if c.states[i] != settled {
 			c.states[i], c.results[i] = settled, all
@@ -68,6 +73,10 @@ func (c *call) run(ctx context.Context, with *client) {
 		return
 	}
 	c.check(found)
+	if err := c.begin(with); err != nil {
+		c.abandon(unavailable(err))
+		return
+	}
 	before := with.traffic()
 	for i := range c.batch {
 		c.hand(ctx, with, i, before)
@@ -76,6 +85,7 @@ func (c *call) run(ctx context.Context, with *client) {
 		return // the deadline: finish gives the rest their words
 	}
 	c.sendAlone(ctx, with)
+	c.commit(ctx, with)
 }
 
 // build makes the records. What the message alone decides is settled here.
@@ -218,6 +228,11 @@ func (c *call) told(with *client, i int, record *kgo.Record, err error, before t
 		c.settleLocked(i, unsent(with, before)) // no request has left since
 		return
 	}
+	if c.fenced && isFenced(err) { // what the transaction holds is never seen
+		c.broken.Store(true)
+		c.settleLocked(i, broker.Postpone(broker.ReasonFenced, fencedDetail))
+		return
+	}
 	got := answerTo(err, record.Topic, c.fallback(record))
 	if got.shared {
 		c.states[i], c.results[i] = again, got.confirmation
@@ -298,6 +313,9 @@ func (c *call) ended() bool {
 			return false
 		}
 	}
+	if c.fenced && !c.committed {
+		return false
+	}
 	c.taken = true
 	return true
 }
@@ -320,6 +338,9 @@ func (c *call) finish(with *client, before traffic) []broker.Confirmation {
 	for i := range c.batch {
 		switch c.states[i] {
 		case settled:
+			if c.fenced && !c.committed && c.results[i].Outcome == broker.Confirmed {
+				c.results[i] = uncommitted(nil)
+			}
 		case waiting:
 			c.results[i] = broker.Postpone(broker.ReasonNotSent, "the deadline came before the message's turn")
 		case again: // it was refused with others, and is not at the broker

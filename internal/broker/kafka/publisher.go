@@ -25,6 +25,9 @@ type PublisherConfig struct {
 	Unordered bool
 	// Format is how messages are laid out. Defaults to message.Native.
 	Format message.Format
+	// FencingID, where not empty, has the broker fence those who published for a shard before: what a Publish under a
+	// broker.Fence sends is one transaction of the producer FencingID/<shard>, which the latest holder of the shard is.
+	FencingID string
 }
 
 // maxIdle bounds the clients that are kept for the next Publish: as many as lanes that publish side by side.
@@ -46,7 +49,8 @@ type Publisher struct {
 
 	mu     sync.Mutex
 	idle   []*client
-	open   map[*client]struct{} // idle or in use
+	shards map[int16]holding
+	all    map[*client]struct{} // idle, in use or a shard's
 	closed bool
 }
 
@@ -73,7 +77,7 @@ func NewPublisher(cfg Config, publish PublisherConfig) (*Publisher, error) {
 	}
 	return &Publisher{
 		cfg: cfg, publish: publish, destinations: destinations, partitioner: newPartitioner(publish.Topic),
-		open: make(map[*client]struct{}),
+		all: make(map[*client]struct{}), shards: make(map[int16]holding),
 	}, nil
 }
 
@@ -99,27 +103,36 @@ func (p *Publisher) take() (*client, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return nil, &broker.Error{Reason: broker.ReasonUnreachable, Detail: "the publisher is closed"}
+		return nil, publisherClosed()
 	}
 	if n := len(p.idle); n > 0 {
 		c := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		return c, nil
 	}
+	return p.open()
+}
+
+func publisherClosed() error {
+	return &broker.Error{Reason: broker.ReasonUnreachable, Detail: "the publisher is closed"}
+}
+
+// open makes a client. The lock is held.
+func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 	compression, err := codec(p.publish.Compression)
 	if err != nil {
 		return nil, err
 	}
-	c, err := newClient(p.cfg,
+	c, err := newClient(p.cfg, append([]kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(compression),
 		kgo.RecordPartitioner(hashKeys()),
-		kgo.ManualFlushing(), kgo.MaxBufferedRecords(1<<20), kgo.RecordRetries(recordTries), kgo.UnknownTopicRetries(1),
+		kgo.ManualFlushing(), kgo.MaxBufferedRecords(1 << 20), kgo.RecordRetries(recordTries), kgo.UnknownTopicRetries(1),
 		kgo.ProducerBatchMaxBytesFn(p.batchBytes),
-	)
+	}, more...)...)
 	if err != nil {
 		return nil, err
 	}
-	p.open[c] = struct{}{}
+	p.all[c] = struct{}{}
 	return c, nil
 }
 
@@ -127,7 +140,11 @@ func (p *Publisher) take() (*client, error) {
 func (p *Publisher) drop(c *client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.open, c)
+	p.dropLocked(c)
+}
+
+func (p *Publisher) dropLocked(c *client) {
+	delete(p.all, c)
 	c.close()
 }
 
@@ -145,8 +162,7 @@ func (p *Publisher) give(c *client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || len(p.idle) >= maxIdle {
-		delete(p.open, c)
-		c.close()
+		p.dropLocked(c)
 		return
 	}
 	p.idle = append(p.idle, c)
@@ -157,10 +173,11 @@ func (p *Publisher) Close(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed, p.idle = true, nil
-	for c := range p.open {
+	for c := range p.all {
 		c.close()
 	}
-	clear(p.open)
+	clear(p.all)
+	clear(p.shards)
 	return nil
 }
 
@@ -176,10 +193,12 @@ func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []brok
 	if ctx.Err() != nil {
 		return c.abandon(broker.Postpone(broker.ReasonNotSent, "the deadline had passed"))
 	}
-	with, err := p.take()
+	fence, fenced := p.fence(ctx)
+	with, err := p.takeFor(fence, fenced)
 	if err != nil {
 		return c.abandon(unavailable(err))
 	}
+	c.fenced = fenced
 	before := with.traffic()
 	go c.run(ctx, with)
 	select {
@@ -190,7 +209,14 @@ func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []brok
 		if c.failed() {
 			p.topics.forget() // the next call looks before it sends
 		}
-		p.give(with)
+		switch {
+		case c.broken.Load():
+			p.drop(with)
+		case fenced:
+			p.giveFenced(fence, with)
+		default:
+			p.give(with)
+		}
 		return c.results
 	}
 	// What still sits in buffers must not arrive long after the deadline, when another relay may be at work.
@@ -198,6 +224,14 @@ func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []brok
 	p.cuts.Add(1)
 	p.topics.forget()
 	return c.finish(with, before)
+}
+
+// takeFor returns a client that nobody else uses: the shard's own where it is fenced.
+func (p *Publisher) takeFor(f broker.Fence, fenced bool) (*client, error) {
+	if fenced {
+		return p.takeFenced(f)
+	}
+	return p.take()
 }
 
 // Check says whether the relay's own topic is usable (the error is *broker.Error) and what about it may hurt later.

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func newPublisher(t *testing.T, cfg Config, publish PublisherConfig) *Publisher 
 	return p
 }
 
-// stored reads topics from their beginning to their end now.
+// stored reads topics from their beginning to their end now, as those do who read committed records.
 func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []brokertest.Stored {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -48,7 +49,8 @@ func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []broker
 		t.Fatal(err)
 	}
 	from := make(map[string]map[int32]kgo.Offset)
-	left := 0
+	left := make(map[string]int64) // partitions that are not read to their ends
+	place := func(topic string, partition int32) string { return topic + "/" + strconv.Itoa(int(partition)) }
 	ends.Each(func(end kadm.ListedOffset) {
 		if end.Err != nil {
 			t.Fatal(end.Err)
@@ -57,17 +59,25 @@ func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []broker
 			from[end.Topic] = make(map[int32]kgo.Offset)
 		}
 		from[end.Topic][end.Partition] = kgo.NewOffset().AtStart()
-		left += int(end.Offset)
+		if end.Offset > 0 {
+			left[place(end.Topic, end.Partition)] = end.Offset
+		}
 	})
-	client := server.Client(kgo.ConsumePartitions(from))
+	client := server.Client(
+		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
 	var all []brokertest.Stored
-	for left > 0 {
+	for len(left) > 0 {
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil {
-			t.Fatalf("%d records are not there", left)
+			t.Fatalf("not read to their ends: %v", left)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			left--
+			if at := place(r.Topic, r.Partition); r.Offset+1 >= left[at] {
+				delete(left, at)
+			}
+			if r.Attrs.IsControl() {
+				return
+			}
 			rec := message.Record{Key: r.Key, Body: r.Value}
 			for _, h := range r.Headers {
 				rec.Headers = append(rec.Headers, message.Header{Name: h.Key, Value: string(h.Value)})
