@@ -45,6 +45,18 @@ const (
 	TopologyDeclare TopologyPolicy = "Declare"
 )
 
+// FencingPolicy says whether the broker is told who holds a shard.
+// +kubebuilder:validation:Enum=Disabled;Enabled
+type FencingPolicy string
+
+// The fencing policies.
+const (
+	// FencingDisabled sends messages as they come. What a relay that has lost its shard still sends is a late duplicate.
+	FencingDisabled FencingPolicy = "Disabled"
+	// FencingEnabled has the broker refuse what a relay sends that has lost its shard.
+	FencingEnabled FencingPolicy = "Enabled"
+)
+
 // NATSConnection says how to reach one JetStream stream.
 type NATSConnection struct {
 	// servers are 1 to 16 servers of one NATS cluster, as host or host:port; port 4222 where none is given.

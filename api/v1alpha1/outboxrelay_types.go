@@ -245,6 +245,15 @@ type KafkaDestination struct {
 	// +optional
 	// +kubebuilder:default=None
 	Compression Compression `json:"compression,omitempty"`
+
+	// transactionalFencing Enabled has Kafka itself refuse what a relay still sends that has lost its shard and does not
+	// know: a batch is one transaction under the transactional id postrider/NAMESPACE/NAME/SHARD, which the user needs
+	// the rights Write and Describe to. Only consumers that read committed records (isolation.level=read_committed; an
+	// InboxConsumer does) are kept from what was refused. It costs throughput, and is no promise of "exactly once": the
+	// consumer's inbox is. A change is taken over live. Defaults to Disabled.
+	// +optional
+	// +kubebuilder:default=Disabled
+	TransactionalFencing FencingPolicy `json:"transactionalFencing,omitempty"`
 }
 
 // RabbitMQDestination is a virtual host of a RabbitMQ and the exchange that messages go to.

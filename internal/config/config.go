@@ -186,6 +186,8 @@ type Kafka struct {
 	Topic string `json:"topic,omitempty"`
 	// Compression is None, Gzip, Snappy, Lz4 or Zstd, for a relay.
 	Compression string `json:"compression,omitempty"`
+	// TransactionalFencing has a relay's batches be transactions of the shard, which its latest holder alone can commit.
+	TransactionalFencing bool `json:"transactionalFencing,omitempty"`
 	// Topics are what a consumer reads.
 	Topics []string `json:"topics,omitempty"`
 	// Group is the consumer's group.

@@ -273,6 +273,7 @@ func (c *checker) source(r Consumer) {
 		c.word("kafka.offsetReset", r.Kafka.OffsetReset, OffsetResetFail, OffsetResetEarliest)
 		c.require("kafka.topic", r.Kafka.Topic == "", "is a relay's")
 		c.require("kafka.compression", r.Kafka.Compression == "", "is a relay's")
+		c.require("kafka.transactionalFencing", !r.Kafka.TransactionalFencing, "is a relay's")
 		c.require("ordering.delivery", r.Ordering.Delivery != DeliverySingleActive,
 			"with Kafka, must be Shared: a partition keeps its order and is with one process anyway")
 	case r.RabbitMQ != nil:

@@ -66,6 +66,7 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 	if kafka := spec.Destination.Kafka; kafka != nil {
 		cfg.Kafka = cluster(&kafka.KafkaConnection, in)
 		cfg.Kafka.Topic, cfg.Kafka.Compression = string(kafka.Topic), string(kafka.Compression)
+		cfg.Kafka.TransactionalFencing = kafka.TransactionalFencing == v1alpha1.FencingEnabled
 	}
 	if rabbit := spec.Destination.RabbitMQ; rabbit != nil {
 		cfg.RabbitMQ = virtualHost(&rabbit.RabbitMQConnection, in)

@@ -130,6 +130,13 @@ func (b *billing) inOrder(want int) {
 // G4, G5: from one table through Kafka into another, while consumers come, die and leave.
 func TestMessagesGoThroughKafkaOnceAndInOrder(t *testing.T) {
 	t.Parallel()
+	for name, fencing := range map[string]bool{"as they come": false, "in transactions of their shards": true} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); throughKafka(t, fencing) })
+	}
+}
+
+func throughKafka(t *testing.T, fencing bool) {
+	t.Helper()
 	server := testkit.Kafka(t)
 	topic := server.Topic(6, nil)
 	o := newOrders(t)
@@ -138,7 +145,7 @@ func TestMessagesGoThroughKafkaOnceAndInOrder(t *testing.T) {
 	relay.Lease, relay.Batch.PublishTimeout = config.Duration(30*time.Second), slow
 	relay.Kafka = &config.Kafka{
 		BootstrapServers: []string{server.Addr()}, TLS: config.TLS{Mode: config.TLSInsecure}, Topic: topic,
-		Compression: "None",
+		Compression: "None", TransactionalFencing: fencing,
 	}
 	o.start(relay)
 	b := newBilling(t)

@@ -41,7 +41,7 @@ func openDestination(ctx context.Context, cfg config.Relay, name string, log *sl
 		case cfg.Kafka != nil:
 			return kafka.NewPublisher(kafkaConfig(cfg.Kafka, name, log), kafka.PublisherConfig{
 				Topic: cfg.Kafka.Topic, Allowed: cfg.Allowed, Compression: kafka.Compression(cfg.Kafka.Compression),
-				Unordered: unordered, Format: message.Format(cfg.MessageFormat),
+				Unordered: unordered, Format: message.Format(cfg.MessageFormat), FencingID: fencingID(&cfg),
 			})
 		case cfg.RabbitMQ != nil:
 			return rabbitmq.NewPublisher(rabbitConfig(cfg.RabbitMQ, name, log), rabbitmq.PublisherConfig{
@@ -57,6 +57,14 @@ func openDestination(ctx context.Context, cfg config.Relay, name string, log *sl
 		return nil, fmt.Errorf("make the publisher: %w", err) // not the typed nil of d
 	}
 	return d, nil
+}
+
+// fencingID names the relay to Kafka, the same in each of its workers; empty where it does not fence.
+func fencingID(cfg *config.Relay) string {
+	if !cfg.Kafka.TransactionalFencing {
+		return ""
+	}
+	return "postrider/" + cfg.Resource.String()
 }
 
 func openNATS(ctx context.Context, cfg config.Relay, name string, log *slog.Logger) (destination, error) {

@@ -226,6 +226,7 @@ func (l *lane) publish(
 ) {
 	l.publishing = true
 	cfg := l.r.config()
+	held := broker.Fence{Shard: l.lease.Shard, Term: l.lease.Term}
 	l.call(callPublish, deadline.Sub(now)+cfg.QueryTimeout, func() func(time.Time) {
 		source, err := l.r.tableSource(ctx, rows[0].Source)
 		if err != nil {
@@ -239,7 +240,7 @@ func (l *lane) publish(
 		b := screen(rows, source, cfg.Unordered)
 		b.began = l.r.now()
 		if len(b.send) > 0 {
-			sending, cancel := context.WithDeadline(ctx, deadline)
+			sending, cancel := context.WithDeadline(broker.WithFence(ctx, held), deadline)
 			b.answer(l.r.send(sending, b.send))
 			cancel()
 		}

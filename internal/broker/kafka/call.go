@@ -57,7 +57,7 @@ func (c *call) abandon(all broker.Confirmation) []broker.Confirmation {
 	c.committed = true
 	for i := range c.results {
 		if c.states[i] != settled {
-			c.states[i], c.results[i] = settled, all
+			c.settleLocked(i, all)
 		}
 	}
 	return c.results

@@ -124,9 +124,13 @@ func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 		return nil, err
 	}
 	c, err := newClient(p.cfg, append([]kgo.Opt{
-		kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerBatchCompression(compression),
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProducerBatchCompression(compression),
 		kgo.RecordPartitioner(hashKeys()),
-		kgo.ManualFlushing(), kgo.MaxBufferedRecords(1 << 20), kgo.RecordRetries(recordTries), kgo.UnknownTopicRetries(1),
+		kgo.ManualFlushing(),
+		kgo.MaxBufferedRecords(1 << 20),
+		kgo.RecordRetries(recordTries),
+		kgo.UnknownTopicRetries(1),
 		kgo.ProducerBatchMaxBytesFn(p.batchBytes),
 	}, more...)...)
 	if err != nil {
