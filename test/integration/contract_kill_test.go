@@ -179,12 +179,22 @@ func TestG2ARelayKilledAfterPublishingAndBeforeTheConfirmationHasPublishedNothin
 	}
 }
 
+// holdSettles stops settles amid their statement, and nothing else: a lock on the lease itself would stop renewals too,
+// so that a slow relay lost its lease before it came to settle.
+func (b *bank) holdSettles() (release func()) {
+	b.t.Helper()
+	b.orders.Exec(`CREATE FUNCTION stop_settles() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); RETURN OLD; END'`)
+	b.orders.Exec(`CREATE TRIGGER stop BEFORE DELETE ON message_outbox FOR EACH ROW EXECUTE FUNCTION stop_settles()`)
+	return b.orders.hold(b.t, "SELECT pg_advisory_xact_lock(hashtext('"+b.orders.Schema+"'))")
+}
+
 func TestG3ARelayKilledAfterTheConfirmationAndBeforeTheSettleRepeatsTheSameBytes(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, bankOptions{})
 	relay, _ := b.underWay(b.relay, b.consumer)
 
-	release := b.orders.hold(t, "SELECT FROM message_outbox_lease FOR UPDATE")
+	release := b.holdSettles()
 	b.sell(sale{account: "a", amount: 3}, sale{account: "a", amount: 4}, sale{account: "b", amount: 5})
 	b.orders.blocks(t, "moved AS")
 	b.kill9(relay, b.orders)
@@ -205,9 +215,9 @@ func TestG1ARelayKilledAfterItsSettleCommittedAndBeforeTheAnswerRepeatsNothing(t
 	database := testkit.Proxy(t, b.orders.Addr())
 	relay, _ := b.underWay(b.relayBehind(database, nil), b.consumer)
 
-	release := b.orders.hold(t, "SELECT FROM message_outbox_lease FOR UPDATE")
+	release := b.holdSettles()
 	b.sell(sale{account: "a", amount: 3})
-	b.orders.blocks(t, "moved AS") // the server has its COMMIT as well: all were sent at once
+	b.orders.blocks(t, "moved AS")
 	database.Swallow(testkit.ToClient)
 	release()
 	testkit.Eventually(t, patience, "the settle has committed", func() bool { return b.published() == 3 })
