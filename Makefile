@@ -42,7 +42,7 @@ test-leases: ## Run what is about leases, and who holds them, a hundred times wi
 	@hack/preflight.sh cc
 	@go build -o bin/servers ./hack/servers
 	@CGO_ENABLED=1 bin/servers run -- go test -race -count=100 -timeout=60m -run 'Lease|Zombie|Takeover|GateWrites' \
-	  ./internal/lease ./internal/postgres/outboxdb ./internal/relay
+	  ./internal/postgres/outboxdb ./internal/relay
 
 .PHONY: soak
 soak: ## Trade over all three brokers for SOAK (30m) while one thing after another breaks; then postrider verify.

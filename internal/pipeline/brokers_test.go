@@ -1,8 +1,6 @@
 package pipeline_test
 
 import (
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,18 +14,6 @@ import (
 
 // slow is for a broker's first connection on a busy machine.
 const slow = config.Duration(5 * time.Second)
-
-// secret writes the files of a credentials Secret.
-func secret(t *testing.T, user, password string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, content := range map[string]string{"username": user, "password": password} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
 
 // elsewhere runs a relay to another broker than NATS: each committed row is published at a position of that broker.
 func (o *orders) elsewhere(prefix string, change func(*config.Relay)) {
@@ -59,9 +45,7 @@ func TestARelayPublishesToKafka(t *testing.T) {
 		cfg.Kafka = &config.Kafka{
 			BootstrapServers: []string{server.SASLAddr()},
 			Mechanism:        "ScramSHA512",
-			CredentialsDir: secret(
-				t,
-				user,
+			CredentialsDir: testkit.SecretDir(t, user,
 				password,
 			),
 			TLS:         config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
@@ -103,7 +87,7 @@ func (b *billing) fromKafka(server *testkit.KafkaBroker, topic string) {
 	b.cfg.NATS = nil
 	b.cfg.Kafka = &config.Kafka{
 		BootstrapServers: []string{server.SASLAddr()}, Mechanism: "ScramSHA512",
-		CredentialsDir: secret(b.t, user, password),
+		CredentialsDir: testkit.SecretDir(b.t, user, password),
 		TLS:            config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
 		Topics:         []string{topic}, Group: topic, OffsetReset: config.OffsetResetFail,
 	}
@@ -212,8 +196,13 @@ func rabbit(t *testing.T, server *testkit.RabbitBroker) config.RabbitMQ {
 	t.Helper()
 	user, password := server.User()
 	return config.RabbitMQ{
-		Hosts: []string{server.TLSAddr()}, VirtualHost: server.VirtualHost, CredentialsDir: secret(t, user, password),
-		TLS: config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA}, Topology: config.TopologyVerify,
+		Hosts: []string{
+			server.TLSAddr(),
+		},
+		VirtualHost:    server.VirtualHost,
+		CredentialsDir: testkit.SecretDir(t, user, password),
+		TLS:            config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
+		Topology:       config.TopologyVerify,
 	}
 }
 

@@ -108,7 +108,7 @@ func TestARelayTakesNewCredentialsOfNATSWithoutALoss(t *testing.T) {
 	login := nats.UserInfo("two", "canary-2")
 	stream := o.broker.Stream(jetstream.StreamConfig{}, login)
 	to := o.broker.Config(stream)
-	to.CredentialsDir = secret(t, "one", "canary-1")
+	to.CredentialsDir = testkit.SecretDir(t, "one", "canary-1")
 	cfg := o.cfg
 	cfg.NATS = &to
 	r := o.rotate(cfg)
@@ -156,7 +156,7 @@ func TestARelayTakesNewCredentialsOfRabbitMQWithoutALoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := rabbit(t, server)
-	to.CredentialsDir, to.TLS.CAFile = secret(t, user, "canary-1"), filepath.Join(t.TempDir(), "ca.crt")
+	to.CredentialsDir, to.TLS.CAFile = testkit.SecretDir(t, user, "canary-1"), filepath.Join(t.TempDir(), "ca.crt")
 	to.Exchange, to.RoutingKey = "shop", "orders.events"
 	write(t, to.TLS.CAFile, string(trusted))
 	cfg := o.cfg
@@ -217,7 +217,7 @@ func TestARelayTakesNewCredentialsOfKafkaWithoutALoss(t *testing.T) {
 		}
 	}
 	broker("canary-1")()
-	dir := secret(t, user, "canary-1")
+	dir := testkit.SecretDir(t, user, "canary-1")
 	file := func(password string) func() {
 		return func() { write(t, filepath.Join(dir, "password"), password) }
 	}

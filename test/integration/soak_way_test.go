@@ -2,8 +2,6 @@ package integration
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -96,7 +94,7 @@ func overRabbitMQ(t *testing.T, o bankOptions) (*bank, carrier) {
 	user, password := server.User()
 	reach := config.RabbitMQ{
 		Hosts: []string{proxy.Addr()}, VirtualHost: server.VirtualHost, Topology: config.TopologyVerify,
-		CredentialsDir: login(t, user, password), TLS: config.TLS{Mode: config.TLSInsecure},
+		CredentialsDir: testkit.SecretDir(t, user, password), TLS: config.TLS{Mode: config.TLSInsecure},
 	}
 	const exchange, queue = "bank", "billing"
 	declareQueue(t, server, exchange, queue)
@@ -143,16 +141,4 @@ func declareQueue(t *testing.T, server *testkit.RabbitBroker, exchange, queue st
 		t.Fatal(err)
 	}
 	server.Sync()
-}
-
-// login writes the files of a credentials Secret.
-func login(t *testing.T, user, password string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, content := range map[string]string{"username": user, "password": password} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }

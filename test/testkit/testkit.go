@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/rand"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -87,4 +88,16 @@ func uniqueName(prefix string) string {
 func cleanupContext(t testing.TB) (context.Context, context.CancelFunc) {
 	t.Helper()
 	return context.WithTimeout(context.WithoutCancel(t.Context()), cleanupTimeout)
+}
+
+// SecretDir returns a folder as a Secret with a login is mounted: the files username and password.
+func SecretDir(tb testing.TB, user, password string) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	for name, content := range map[string]string{"username": user, "password": password} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir
 }

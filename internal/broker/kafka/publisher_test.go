@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -277,23 +275,12 @@ func TestAnUnreachableClusterIsToldAtOnce(t *testing.T) {
 	}
 }
 
-func credentials(t *testing.T, user, password string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, content := range map[string]string{"username": user, "password": password} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 func TestLogins(t *testing.T) {
 	t.Parallel()
 	server := testkit.Kafka(t)
 	topic := server.Topic(1, nil)
 	user, password := server.User()
-	good, bad := credentials(t, user, password), credentials(t, user, "canary-4711")
+	good, bad := testkit.SecretDir(t, user, password), testkit.SecretDir(t, user, "canary-4711")
 	trust := endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA}
 	withCertificate := trust
 	withCertificate.ClientCertificateDir = server.PKI().ClientDir

@@ -220,7 +220,7 @@ func TestStatesOfTheSource(t *testing.T) {
 	server := testkit.Kafka(t)
 	topic := server.Topic(1, nil)
 	user, password := server.User()
-	good, bad := credentials(t, user, password), credentials(t, user, "canary-4711")
+	good, bad := testkit.SecretDir(t, user, password), testkit.SecretDir(t, user, "canary-4711")
 	trust := endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA}
 	cut := testkit.Proxy(t, server.Addr())
 	cut.Cut()
@@ -284,9 +284,7 @@ func TestMissingRightsAreToldWithTheCommandThatGivesThem(t *testing.T) {
 	cfg := Config{
 		BootstrapServers: []string{server.SASLAddr()},
 		Mechanism:        ScramSHA256,
-		CredentialsDir: credentials(
-			t,
-			user,
+		CredentialsDir: testkit.SecretDir(t, user,
 			password,
 		),
 		TLS: endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA},

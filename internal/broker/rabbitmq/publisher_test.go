@@ -152,7 +152,7 @@ func TestLogins(t *testing.T) {
 	server := testkit.RabbitMQ(t)
 	declare(t, server)
 	user, password := server.User()
-	good, bad := credentials(t, user, password), credentials(t, user, "canary-4711")
+	good, bad := testkit.SecretDir(t, user, password), testkit.SecretDir(t, user, "canary-4711")
 	trust := endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA}
 	mutual := trust
 	mutual.ClientCertificateDir = server.PKI().ClientDir

@@ -365,7 +365,7 @@ func TestWhatKeepsAReceiverFromItsQueue(t *testing.T) {
 		says   string
 	}{
 		"a wrong password": {
-			func(c *Config) { c.CredentialsDir = credentials(t, user, "canary-4711") },
+			func(c *Config) { c.CredentialsDir = testkit.SecretDir(t, user, "canary-4711") },
 			broker.ReasonAuthFailed, "check the Secret",
 		},
 		"a Secret that is not there": {
@@ -375,7 +375,7 @@ func TestWhatKeepsAReceiverFromItsQueue(t *testing.T) {
 			func(c *Config) { c.VirtualHost = "nowhere" }, broker.ReasonPermissionDenied, "correct its name",
 		},
 		"a user who may not read the queue": {
-			func(c *Config) { c.CredentialsDir = credentials(t, reader, password) },
+			func(c *Config) { c.CredentialsDir = testkit.SecretDir(t, reader, password) },
 			broker.ReasonPermissionDenied, "grant it read on the queue",
 		},
 		"a host where nobody listens": {

@@ -2,8 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -30,19 +28,8 @@ func testConfig(t *testing.T, server *testkit.RabbitBroker, address string) Conf
 	user, password := server.User()
 	return Config{
 		Hosts: []string{address}, VirtualHost: server.VirtualHost, TLS: endpoint.TLS{Mode: endpoint.Insecure},
-		CredentialsDir: credentials(t, user, password), Name: "test",
+		CredentialsDir: testkit.SecretDir(t, user, password), Name: "test",
 	}
-}
-
-func credentials(t *testing.T, user, password string) string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, content := range map[string]string{"username": user, "password": password} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
 }
 
 // declare makes the exchange, and the queue with a binding for all of orders.
