@@ -197,6 +197,40 @@ func lostAnswer(t *testing.T, s *Subject) {
 	wantStoredInOrder(t, s, []message.Message{m}, !s.Dedupes)
 }
 
+// slowPublish sends more messages of a key than a slow broker confirms in time. A message in doubt would be suspected of
+// being the cause the second time, and wait by itself, though nothing is wrong with it.
+func slowPublish(t *testing.T, s *Subject) {
+	t.Helper()
+	if s.Slow == nil {
+		return
+	}
+	p := s.Publisher(t)
+	all := []message.Message{Message("order-1", 1)}
+	PublishAll(t, p, all...)
+	const delay, patience, many = 20 * time.Millisecond, 3 * time.Second, 200
+	s.Slow(delay)
+	for version := range int64(many) {
+		all = append(all, Message("order-1", version+2))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	n := 1
+	for i, c := range p.Publish(ctx, all[1:]) {
+		switch {
+		case c.Outcome == broker.Confirmed && i == n-1:
+			n++
+		case c.Outcome != broker.Unavailable || c.Reason != broker.ReasonNotSent:
+			t.Fatalf("message %d of a slow broker, behind %d confirmed ones, is %s %s", i, n-1, c.Outcome, c.Reason)
+		}
+	}
+	if n == 1 {
+		t.Error("not one message was confirmed")
+	}
+	s.Slow(0)
+	PublishAll(t, p, all[n:]...)
+	wantStoredInOrder(t, s, all, false)
+}
+
 func silentPublish(t *testing.T, s *Subject) {
 	t.Helper()
 	if s.Silence == nil {

@@ -49,6 +49,8 @@ type Subject struct {
 	Silence func()
 	// Restore ends Silence.
 	Restore func()
+	// Slow holds every byte back for so long, in both directions.
+	Slow func(delay time.Duration)
 	// Cut ends all connections; new ones are served.
 	Cut func()
 	// LoseAnswer has the broker take the next message that contains the marker and loses the answer with the connection.
@@ -104,22 +106,23 @@ func Run(t *testing.T, subject func(t *testing.T) *Subject) {
 func RunPublisher(t *testing.T, subject func(t *testing.T) *Subject) {
 	t.Helper()
 	runCases(t, subject, map[string]func(*testing.T, *Subject){
-		"a confirmed message is at the broker, byte for byte":       confirmedIsStored,
-		"a message of each format comes back as it went":            eachFormat,
-		"what no CloudEvent can say is refused alone":               refusedEvents,
-		"an empty batch has an empty answer":                        emptyBatch,
-		"one refused message leaves its neighbours alone":           refusals,
-		"messages of one key keep their order in a batch":           orderInBatch,
-		"after a refusal the rest of the key is not sent":           restOfKeyWaits,
-		"a message sent twice is confirmed twice":                   sentTwice,
-		"a message sent again on purpose is kept again":             sentAgain,
-		"a lost answer is unknown, and the same id goes again":      lostAnswer,
-		"a silent broker does not hold Publish beyond its deadline": silentPublish,
-		"a context that has ended sends nothing":                    endedContext,
-		"publishing goes on after cut connections":                  publishThroughCuts,
-		"what was confirmed outlives a killed broker, in order":     publishThroughKill,
-		"a message is kept in the unit that is named for it":        unitsArePlaces,
-		"batches side by side keep the order of their keys":         concurrentBatches,
+		"a confirmed message is at the broker, byte for byte":         confirmedIsStored,
+		"a message of each format comes back as it went":              eachFormat,
+		"what no CloudEvent can say is refused alone":                 refusedEvents,
+		"an empty batch has an empty answer":                          emptyBatch,
+		"one refused message leaves its neighbours alone":             refusals,
+		"messages of one key keep their order in a batch":             orderInBatch,
+		"after a refusal the rest of the key is not sent":             restOfKeyWaits,
+		"a message sent twice is confirmed twice":                     sentTwice,
+		"a message sent again on purpose is kept again":               sentAgain,
+		"a lost answer is unknown, and the same id goes again":        lostAnswer,
+		"a silent broker does not hold Publish beyond its deadline":   silentPublish,
+		"a slow broker leaves no doubt about what it has no time for": slowPublish,
+		"a context that has ended sends nothing":                      endedContext,
+		"publishing goes on after cut connections":                    publishThroughCuts,
+		"what was confirmed outlives a killed broker, in order":       publishThroughKill,
+		"a message is kept in the unit that is named for it":          unitsArePlaces,
+		"batches side by side keep the order of their keys":           concurrentBatches,
 	})
 }
 

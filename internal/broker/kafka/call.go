@@ -342,7 +342,7 @@ func (c *call) finish(with *client, before traffic) []broker.Confirmation {
 				c.results[i] = uncommitted(nil)
 			}
 		case waiting:
-			c.results[i] = broker.Postpone(broker.ReasonNotSent, "the deadline came before the message's turn")
+			c.results[i] = broker.NoTime()
 		case again: // it was refused with others, and is not at the broker
 			c.results[i] = broker.Postpone(broker.ReasonNotSent, "the deadline came before the message was sent alone")
 		case handed:

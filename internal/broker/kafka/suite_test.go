@@ -116,14 +116,21 @@ func newSubject(t *testing.T) *brokertest.Subject {
 		return newPublisher(t, cfg, PublisherConfig{Topic: events, Allowed: []string{events + ".*"}, Format: format})
 	}
 	s := &brokertest.Subject{
-		Allowed: allowed, Unroutable: events + ".nobody", MaxPayload: 1 << 19, Resends: true,
-		Publisher: func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
-		Formatted: formatted,
+		Allowed:    allowed,
+		Unroutable: events + ".nobody",
+		MaxPayload: 1 << 19,
+		Resends:    true,
+		Publisher:  func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
+		Formatted:  formatted,
 		Stored: func(t *testing.T) []brokertest.Stored {
 			t.Helper()
 			return stored(t, server, events, allowed)
 		},
-		Silence: proxy.HalfOpen, Restore: proxy.Resume, Cut: proxy.Reset, LoseAnswer: proxy.LoseAnswer,
+		Silence:    proxy.HalfOpen,
+		Slow:       proxy.Delay,
+		Restore:    proxy.Resume,
+		Cut:        proxy.Reset,
+		LoseAnswer: proxy.LoseAnswer,
 	}
 	if own {
 		s.MayKill(server)

@@ -40,8 +40,9 @@ type call struct {
 	id        uint64
 	reply     string // answers to message i come to reply + i
 	events    chan event
-	over      chan struct{} // closed when all are settled
-	next      []int32       // the next message of the same key, -1 at the last
+	over      chan struct{}   // closed when all are settled
+	lastCall  <-chan struct{} // closed when nothing more is begun
+	next      []int32         // the next message of the same key, -1 at the last
 
 	mu       sync.Mutex
 	taken    bool // the caller has the results; nothing more is sent
@@ -184,6 +185,12 @@ func (c *call) begin(s *session, i int) (*natsgo.Msg, bool) {
 	defer c.mu.Unlock()
 	if c.taken || c.open >= c.publisher.cfg.Window {
 		return nil, false
+	}
+	select {
+	case <-c.lastCall:
+		c.settleLocked(i, broker.NoTime())
+		return nil, true
+	default:
 	}
 	msg, refusal := c.build(s, i)
 	if refusal != nil {
@@ -456,7 +463,7 @@ func (c *call) finish() (results []broker.Confirmation, sent bool) {
 			sent = true
 			c.results[i] = c.unanswered()
 		case waiting:
-			c.results[i] = unavailable(broker.ReasonNotSent, "the deadline came before the message's turn")
+			c.results[i] = broker.NoTime()
 		case unrouted:
 			c.results[i] = unavailable(broker.ReasonStreamMissing, "nobody listens on the subject")
 		case settled:

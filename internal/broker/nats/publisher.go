@@ -112,6 +112,9 @@ func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []brok
 	}
 	defer p.unbind(c)
 	before := s.answers.Load()
+	sending, cancel := broker.LastCall(ctx)
+	defer cancel()
+	c.lastCall = sending.Done()
 	go c.run(ctx, s)
 	select {
 	case <-c.over:

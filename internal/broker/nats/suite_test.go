@@ -143,6 +143,7 @@ func newSubject(t *testing.T) *brokertest.Subject {
 			return stored(t, server.JetStream(), stream.Name)
 		},
 		Silence:    proxy.HalfOpen,
+		Slow:       proxy.Delay,
 		Restore:    proxy.Resume,
 		Cut:        proxy.Reset,
 		LoseAnswer: proxy.LoseAnswer,

@@ -30,9 +30,10 @@ const (
 type call struct {
 	publisher *Publisher
 	batch     []message.Message
-	over      chan struct{} // closed when the goroutine has ended
-	next      []int32       // the next message of the same key, -1 at the last
-	ready     []int         // may be sent
+	over      chan struct{}   // closed when the goroutine has ended
+	lastCall  <-chan struct{} // closed when nothing more is begun
+	next      []int32         // the next message of the same key, -1 at the last
+	ready     []int           // may be sent
 	byTag     map[uint64]int
 	byID      map[string]int // in flight
 	ids       []string       // by message
@@ -188,6 +189,12 @@ func (c *call) begin(i int) (*amqp.Publishing, target, bool) {
 	defer c.mu.Unlock()
 	if c.taken || c.open >= c.publisher.publish.Window {
 		return nil, target{}, false
+	}
+	select {
+	case <-c.lastCall:
+		c.settleLocked(i, broker.NoTime())
+		return nil, target{}, true
+	default:
 	}
 	publishing, to, refusal := c.build(i)
 	if refusal != nil {
@@ -478,7 +485,7 @@ func (c *call) finish() []broker.Confirmation {
 		case c.states[i] == inFlight:
 			c.results[i] = broker.Doubt(broker.ReasonNoAnswer, "no answer in time")
 		case c.states[i] == waiting:
-			c.results[i] = broker.Postpone(broker.ReasonNotSent, "the deadline came before the message's turn")
+			c.results[i] = broker.NoTime()
 		}
 	}
 	c.taken = true

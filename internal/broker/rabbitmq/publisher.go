@@ -193,6 +193,9 @@ func (p *Publisher) Publish(ctx context.Context, batch []message.Message) []brok
 	if err != nil {
 		return c.abandon(unavailable(err))
 	}
+	sending, cancel := broker.LastCall(ctx)
+	defer cancel()
+	c.lastCall = sending.Done()
 	go c.run(ctx, s)
 	select {
 	case <-c.over:

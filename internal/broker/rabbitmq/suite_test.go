@@ -117,14 +117,20 @@ func newSubject(t *testing.T) (*brokertest.Subject, *testkit.RabbitBroker, Confi
 		})
 	}
 	s := &brokertest.Subject{
-		Allowed: "orders.eu", Unroutable: "nobody.eu", MaxPayload: 1 << 20,
-		Publisher: func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
-		Formatted: formatted,
+		Allowed:    "orders.eu",
+		Unroutable: "nobody.eu",
+		MaxPayload: 1 << 20,
+		Publisher:  func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
+		Formatted:  formatted,
 		Stored: func(t *testing.T) []brokertest.Stored {
 			t.Helper()
 			return stored(t, server)
 		},
-		Silence: proxy.HalfOpen, Restore: proxy.Resume, Cut: proxy.Reset, LoseAnswer: proxy.LoseAnswer,
+		Silence:    proxy.HalfOpen,
+		Slow:       proxy.Delay,
+		Restore:    proxy.Resume,
+		Cut:        proxy.Reset,
+		LoseAnswer: proxy.LoseAnswer,
 	}
 	if own {
 		s.MayKill(server)
