@@ -29,7 +29,7 @@ const notRun = "NOT RUN: needs root"
 const pollInterval = 5 * time.Millisecond
 
 // cleanupTimeout bounds each step of cleaning up after a test.
-const cleanupTimeout = 20 * time.Second
+const cleanupTimeout = 2 * time.Minute
 
 // NeedsRoot ends a test that only root can run. The name of such a test starts with TestAsRoot: `make test` leaves these
 // out where it is not root, and counts them in its last lines, so that none is hidden.
