@@ -45,12 +45,10 @@ func TestARelayPublishesToKafka(t *testing.T) {
 		cfg.Kafka = &config.Kafka{
 			BootstrapServers: []string{server.SASLAddr()},
 			Mechanism:        "ScramSHA512",
-			CredentialsDir: testkit.SecretDir(t, user,
-				password,
-			),
-			TLS:         config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
-			Topic:       topic,
-			Compression: "Zstd",
+			CredentialsDir:   testkit.SecretDir(t, user, password),
+			TLS:              config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},
+			Topic:            topic,
+			Compression:      "Zstd",
 		}
 	})
 	ends, err := server.Admin().ListEndOffsets(t.Context(), topic)
@@ -196,9 +194,7 @@ func rabbit(t *testing.T, server *testkit.RabbitBroker) config.RabbitMQ {
 	t.Helper()
 	user, password := server.User()
 	return config.RabbitMQ{
-		Hosts: []string{
-			server.TLSAddr(),
-		},
+		Hosts:          []string{server.TLSAddr()},
 		VirtualHost:    server.VirtualHost,
 		CredentialsDir: testkit.SecretDir(t, user, password),
 		TLS:            config.TLS{Mode: config.TLSVerifyFull, CAFile: server.PKI().CA},

@@ -108,6 +108,19 @@ func (p *place) hold(t *testing.T, statement string) (release func()) {
 	}
 }
 
+// stopAt makes a trigger that stops who comes by while holdStop holds. It says when it fires, and on which table.
+func (p *place) stopAt(trigger string) {
+	p.Exec(`CREATE FUNCTION stop() RETURNS trigger LANGUAGE plpgsql AS
+		'BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); RETURN coalesce(NEW, OLD); END'`)
+	p.Exec(`CREATE ` + trigger + ` FOR EACH ROW EXECUTE FUNCTION stop()`)
+}
+
+// holdStop has everybody stop who comes by the trigger of stopAt, until it is released.
+func (p *place) holdStop(t *testing.T) (release func()) {
+	t.Helper()
+	return p.hold(t, "SELECT pg_advisory_xact_lock(hashtext('"+p.Schema+"'))")
+}
+
 // blocks waits until a session of the worker waits for a lock in a statement like this.
 func (p *place) blocks(t *testing.T, statement string) {
 	t.Helper()
@@ -183,10 +196,8 @@ func TestG2ARelayKilledAfterPublishingAndBeforeTheConfirmationHasPublishedNothin
 // so that a slow relay lost its lease before it came to settle.
 func (b *bank) holdSettles() (release func()) {
 	b.t.Helper()
-	b.orders.Exec(`CREATE FUNCTION stop_settles() RETURNS trigger LANGUAGE plpgsql AS
-		'BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); RETURN OLD; END'`)
-	b.orders.Exec(`CREATE TRIGGER stop BEFORE DELETE ON message_outbox FOR EACH ROW EXECUTE FUNCTION stop_settles()`)
-	return b.orders.hold(b.t, "SELECT pg_advisory_xact_lock(hashtext('"+b.orders.Schema+"'))")
+	b.orders.stopAt("TRIGGER stop BEFORE DELETE ON message_outbox")
+	return b.orders.holdStop(b.t)
 }
 
 func TestG3ARelayKilledAfterTheConfirmationAndBeforeTheSettleRepeatsTheSameBytes(t *testing.T) {
@@ -255,14 +266,11 @@ func TestG5AConsumerKilledBeforeItsCommitHasNoEffect(t *testing.T) {
 func TestG5AConsumerKilledWhileTheOutcomeOfItsCommitIsUnknownAppliesOnce(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, bankOptions{})
-	b.billing.Exec(`CREATE FUNCTION stop_at_commit() RETURNS trigger LANGUAGE plpgsql AS
-		'BEGIN PERFORM pg_advisory_xact_lock(hashtext(TG_TABLE_SCHEMA)); RETURN NULL; END'`)
-	b.billing.Exec(`CREATE CONSTRAINT TRIGGER stop AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED
-		FOR EACH ROW EXECUTE FUNCTION stop_at_commit()`)
+	b.billing.stopAt("CONSTRAINT TRIGGER stop AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED")
 	database := testkit.Proxy(t, b.billing.Addr())
 	_, consumer := b.underWay(b.relay, b.consumerBehind(database, nil))
 
-	release := b.billing.hold(t, "SELECT pg_advisory_xact_lock(hashtext('"+b.billing.Schema+"'))")
+	release := b.billing.holdStop(t)
 	b.sell(sale{account: "a", amount: 3})
 	b.billing.blocks(t, "commit")
 	database.Swallow(testkit.ToClient)

@@ -81,13 +81,21 @@ func sendAs(t *testing.T, o owner, batch ...message.Message) []broker.Confirmati
 	return o.Publish(ctx, batch)
 }
 
+// twoOwners returns the publishers of two relays that hold one shard, one after the other.
+func twoOwners(t *testing.T) (server *testkit.KafkaBroker, topic string, old, next owner) {
+	t.Helper()
+	server = testkit.Kafka(t)
+	topic = server.Topic(1, nil)
+	publish := PublisherConfig{Topic: topic, FencingID: "postrider/shop/" + topic}
+	old = owner{newPublisher(t, testConfig(server, nil), publish), broker.Fence{Shard: 3, Term: 1}}
+	next = owner{newPublisher(t, testConfig(server, nil), publish), broker.Fence{Shard: 3, Term: 2}}
+	return server, topic, old, next
+}
+
 // A relay that has lost its shard and does not know is kept out by the broker (K7): nothing that it sends is seen.
 func TestAZombieIsFenced(t *testing.T) {
 	t.Parallel()
-	server := testkit.Kafka(t)
-	topic := server.Topic(1, nil)
-	publish := PublisherConfig{Topic: topic, FencingID: "postrider/shop/" + topic}
-	old := owner{newPublisher(t, testConfig(server, nil), publish), broker.Fence{Shard: 3, Term: 1}}
+	server, topic, old, next := twoOwners(t)
 	first := brokertest.Message("order-7", 1)
 	want(t, "the first owner", sendAs(t, old, first)[0], broker.Confirmed, "")
 
@@ -104,7 +112,6 @@ func TestAZombieIsFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	next := owner{newPublisher(t, testConfig(server, nil), publish), broker.Fence{Shard: 3, Term: 2}}
 	second := brokertest.Message("order-7", 2)
 	want(t, "the next owner", sendAs(t, next, second)[0], broker.Confirmed, "")
 
@@ -119,11 +126,7 @@ func TestAZombieIsFenced(t *testing.T) {
 // The same, where the zombie wakes between two transactions: its next record is refused, and that says why.
 func TestAZombiesNextRecordIsRefused(t *testing.T) {
 	t.Parallel()
-	server := testkit.Kafka(t)
-	topic := server.Topic(1, nil)
-	publish := PublisherConfig{Topic: topic, FencingID: "postrider/shop/" + topic}
-	old := owner{newPublisher(t, testConfig(server, nil), publish), broker.Fence{Shard: 3, Term: 1}}
-	next := owner{newPublisher(t, testConfig(server, nil), publish), broker.Fence{Shard: 3, Term: 2}}
+	server, topic, old, next := twoOwners(t)
 	first, second := brokertest.Message("order-7", 1), brokertest.Message("order-7", 2)
 	want(t, "the first owner", sendAs(t, old, first)[0], broker.Confirmed, "")
 	want(t, "the next owner", sendAs(t, next, second)[0], broker.Confirmed, "")

@@ -284,10 +284,8 @@ func TestMissingRightsAreToldWithTheCommandThatGivesThem(t *testing.T) {
 	cfg := Config{
 		BootstrapServers: []string{server.SASLAddr()},
 		Mechanism:        ScramSHA256,
-		CredentialsDir: testkit.SecretDir(t, user,
-			password,
-		),
-		TLS: endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA},
+		CredentialsDir:   testkit.SecretDir(t, user, password),
+		TLS:              endpoint.TLS{Mode: endpoint.VerifyFull, CAFile: server.PKI().CA},
 	}
 	t.Run("on the group", func(t *testing.T) {
 		t.Parallel()

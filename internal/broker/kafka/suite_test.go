@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -49,8 +48,7 @@ func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []broker
 		t.Fatal(err)
 	}
 	from := make(map[string]map[int32]kgo.Offset)
-	left := make(map[string]int64) // partitions that are not read to their ends
-	place := func(topic string, partition int32) string { return topic + "/" + strconv.Itoa(int(partition)) }
+	left := make(map[place]int64) // partitions that are not read to their ends
 	ends.Each(func(end kadm.ListedOffset) {
 		if end.Err != nil {
 			t.Fatal(end.Err)
@@ -60,7 +58,7 @@ func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []broker
 		}
 		from[end.Topic][end.Partition] = kgo.NewOffset().AtStart()
 		if end.Offset > 0 {
-			left[place(end.Topic, end.Partition)] = end.Offset
+			left[place{end.Topic, end.Partition}] = end.Offset
 		}
 	})
 	client := server.Client(
@@ -72,7 +70,7 @@ func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []broker
 			t.Fatalf("not read to their ends: %v", left)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			if at := place(r.Topic, r.Partition); r.Offset+1 >= left[at] {
+			if at := (place{r.Topic, r.Partition}); r.Offset+1 >= left[at] {
 				delete(left, at)
 			}
 			if r.Attrs.IsControl() {
