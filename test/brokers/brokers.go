@@ -53,10 +53,15 @@ type server struct {
 	keeper *keeper.Keeper
 }
 
-// spec says how a server of tests is kept: it is killed in the end, and its folder removed, since nobody reads it again.
-func (s *server) spec(command string, port int, args, env []string) keeper.Spec {
+// spec says how a server of tests is kept: it serves when it listens on all its ports; it is killed in the end, and its
+// folder removed, since nobody reads it again.
+func (s *server) spec(command string, args, env []string, ports ...int) keeper.Spec {
+	listens := make([]string, len(ports))
+	for i, port := range ports {
+		listens[i] = address(port)
+	}
 	return keeper.Spec{
-		Command: command, Args: args, Env: env, Dir: s.dir, Log: s.LogFile(), Listens: address(port),
+		Command: command, Args: args, Env: env, Dir: s.dir, Log: s.LogFile(), Listens: listens,
 		StartTimeout: startTimeout, StopSignal: killed, StopTimeout: stopTimeout, DeathSignal: killed, Remove: s.dir,
 	}
 }

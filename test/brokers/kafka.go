@@ -234,7 +234,8 @@ func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig, node k
 	if err := os.WriteFile(file, []byte(kafkaProperties(properties, node)), 0o600); err != nil {
 		return nil, fmt.Errorf("writing Kafka's properties: %w", err)
 	}
-	spec := k.spec(install.java, node.ports.plain, install.arguments("kafka.Kafka", file), nil)
+	spec := k.spec(install.java, install.arguments("kafka.Kafka", file), nil,
+		node.ports.plain, node.ports.sasl, node.ports.mtls)
 	if err := k.start(ctx, spec); err != nil {
 		return nil, fmt.Errorf("starting Kafka: %w", err)
 	}

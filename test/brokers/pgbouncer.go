@@ -96,7 +96,7 @@ func startPooler(ctx context.Context, command, libraries string, cfg PgBouncerCo
 	if libraries != "" {
 		env = []string{"LD_LIBRARY_PATH=" + libraries}
 	}
-	if err := p.start(ctx, p.spec(command, p.port, []string{settings}, env)); err != nil {
+	if err := p.start(ctx, p.spec(command, []string{settings}, env, p.port)); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting PgBouncer: %w", err), os.RemoveAll(p.dir))
 	}
 	return p, nil

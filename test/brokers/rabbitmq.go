@@ -177,8 +177,7 @@ func startRabbit(ctx context.Context, install rabbitFiles, cfg RabbitMQConfig) (
 	if err := r.startNames(ctx); err != nil {
 		return nil, err
 	}
-	// The listener with TLS is the last to be opened.
-	if err := r.start(ctx, r.spec(install.server, r.ports.amqps, nil, r.environment())); err != nil {
+	if err := r.start(ctx, r.spec(install.server, nil, r.environment(), r.ports.amqp, r.ports.amqps)); err != nil {
 		return nil, fmt.Errorf("starting RabbitMQ: %w", err)
 	}
 	return r, nil
@@ -186,7 +185,7 @@ func startRabbit(ctx context.Context, install rabbitFiles, cfg RabbitMQConfig) (
 
 // startNames starts epmd. RabbitMQ would start one itself, and leave it behind.
 func (r *RabbitMQ) startNames(ctx context.Context) error {
-	spec := r.spec(r.install.epmd, r.ports.epmd, nil, r.environment())
+	spec := r.spec(r.install.epmd, nil, r.environment(), r.ports.epmd)
 	spec.Remove, spec.Log = "", filepath.Join(r.dir, "epmd.log")
 	k, err := keeper.Launch(spec)
 	if err != nil {

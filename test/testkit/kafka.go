@@ -103,3 +103,50 @@ func (b *KafkaBroker) CreateTopic(name string, partitions int32, settings map[st
 		return err == nil && ends.Error() == nil && len(ends[name]) == int(partitions)
 	})
 }
+
+// Records reads topics from their beginning to their end now, as those do who read committed records.
+func (b *KafkaBroker) Records(topics ...string) []*kgo.Record {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	ends, err := b.Admin().ListEndOffsets(ctx, topics...)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	type place struct {
+		topic     string
+		partition int32
+	}
+	from := make(map[string]map[int32]kgo.Offset)
+	left := make(map[place]int64) // partitions that are not read to their ends
+	ends.Each(func(end kadm.ListedOffset) {
+		if end.Err != nil {
+			b.t.Fatal(end.Err)
+		}
+		if from[end.Topic] == nil {
+			from[end.Topic] = make(map[int32]kgo.Offset)
+		}
+		from[end.Topic][end.Partition] = kgo.NewOffset().AtStart()
+		if end.Offset > 0 {
+			left[place{end.Topic, end.Partition}] = end.Offset
+		}
+	})
+	client := b.Client(
+		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	var all []*kgo.Record
+	for len(left) > 0 {
+		fetches := client.PollFetches(ctx)
+		if ctx.Err() != nil {
+			b.t.Fatalf("not read to their ends: %v", left)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			if at := (place{r.Topic, r.Partition}); r.Offset+1 >= left[at] {
+				delete(left, at)
+			}
+			if !r.Attrs.IsControl() {
+				all = append(all, r)
+			}
+		})
+	}
+	return all
+}

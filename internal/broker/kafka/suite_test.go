@@ -4,10 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/brokertest"
@@ -38,50 +34,13 @@ func newPublisher(t *testing.T, cfg Config, publish PublisherConfig) *Publisher 
 	return p
 }
 
-// stored reads topics from their beginning to their end now, as those do who read committed records.
+// stored reads what is in topics now.
 func stored(t *testing.T, server *testkit.KafkaBroker, names ...string) []brokertest.Stored {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ends, err := server.Admin().ListEndOffsets(ctx, names...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := make(map[string]map[int32]kgo.Offset)
-	left := make(map[place]int64) // partitions that are not read to their ends
-	ends.Each(func(end kadm.ListedOffset) {
-		if end.Err != nil {
-			t.Fatal(end.Err)
-		}
-		if from[end.Topic] == nil {
-			from[end.Topic] = make(map[int32]kgo.Offset)
-		}
-		from[end.Topic][end.Partition] = kgo.NewOffset().AtStart()
-		if end.Offset > 0 {
-			left[place{end.Topic, end.Partition}] = end.Offset
-		}
-	})
-	client := server.Client(
-		kgo.ConsumePartitions(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
-	var all []brokertest.Stored
-	for len(left) > 0 {
-		fetches := client.PollFetches(ctx)
-		if ctx.Err() != nil {
-			t.Fatalf("not read to their ends: %v", left)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			if at := (place{r.Topic, r.Partition}); r.Offset+1 >= left[at] {
-				delete(left, at)
-			}
-			if r.Attrs.IsControl() {
-				return
-			}
-			rec := message.Record{Key: r.Key, Body: r.Value}
-			for _, h := range r.Headers {
-				rec.Headers = append(rec.Headers, message.Header{Name: h.Key, Value: string(h.Value)})
-			}
-			all = append(all, brokertest.Stored{Sequence: uint64(r.Offset), Destination: r.Topic, Record: rec})
-		})
+	records := server.Records(names...)
+	all := make([]brokertest.Stored, len(records))
+	for i, r := range records {
+		all[i] = brokertest.Stored{Sequence: uint64(r.Offset), Destination: r.Topic, Record: recordOf(r)}
 	}
 	return all
 }

@@ -39,9 +39,9 @@ type Spec struct {
 	// Ready is the file in which the server says that it serves: its process id in the first line and, once it
 	// serves, a line "ready" or, of PostgreSQL's copies, "standby".
 	Ready string `json:"ready"`
-	// Listens is for a server that says so in no file, with Ready empty: the address (host:port) at which it takes
+	// Listens is for a server that says so in no file, with Ready empty: the addresses (host:port) at which it takes
 	// connections once it serves.
-	Listens string `json:"listens,omitempty"`
+	Listens []string `json:"listens,omitempty"`
 	// StartTimeout is how long the server may take until it serves.
 	StartTimeout time.Duration `json:"startTimeout"`
 	// StopSignal asks the server to stop; after StopTimeout it is killed.
@@ -266,7 +266,7 @@ func (c *child) launch() error {
 // ready reports whether the running server, not one before it, has said that it serves.
 func (c *child) ready() bool {
 	if c.spec.Ready == "" {
-		return listens(c.spec.Listens)
+		return listens(c.spec.Listens...)
 	}
 	content, err := os.ReadFile(c.spec.Ready)
 	if err != nil {
@@ -284,13 +284,19 @@ func (c *child) ready() bool {
 	return false
 }
 
-// listens reports whether something takes connections at the address.
-func listens(address string) bool {
-	conn, err := net.DialTimeout("tcp", address, time.Second) //nolint:noctx // bounded, and the keeper has no context
-	if err != nil {
-		return false
+// listens reports whether something takes connections at each of the addresses.
+func listens(addresses ...string) bool {
+	for _, address := range addresses {
+		conn, err := net.DialTimeout(
+			"tcp",
+			address,
+			time.Second,
+		) //nolint:noctx // bounded, and the keeper has no context
+		if err != nil {
+			return false
+		}
+		_ = conn.Close()
 	}
-	_ = conn.Close()
 	return true
 }
 
