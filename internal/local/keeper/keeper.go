@@ -286,12 +286,9 @@ func (c *child) ready() bool {
 
 // listens reports whether something takes connections at each of the addresses.
 func listens(addresses ...string) bool {
+	dialer := net.Dialer{Timeout: time.Second}
 	for _, address := range addresses {
-		conn, err := net.DialTimeout(
-			"tcp",
-			address,
-			time.Second,
-		) //nolint:noctx // bounded, and the keeper has no context
+		conn, err := dialer.Dial("tcp", address)
 		if err != nil {
 			return false
 		}
