@@ -34,18 +34,56 @@ SELECT moved.*, 0 FROM moved`
 
 // bareDrain drains every shard in a loop of its own, reading the next batch while the last one settles.
 func bareDrain(ctx context.Context, t *table) (time.Duration, error) {
+	return t.bareLoops(ctx, nil)
+}
+
+// togetherDrain has the broker's own client send each batch between its read and its settle.
+func togetherDrain(ctx context.Context, t *table) (time.Duration, error) {
+	return t.bareLoops(ctx, t.cfg.Destination.Produce)
+}
+
+// bareLoops drains every shard; what produces, where it is not nil, gets a batch while the one before it settles and the
+// one behind it is read.
+func (t *table) bareLoops(
+	ctx context.Context, produce func(context.Context, []message.Message) error,
+) (time.Duration, error) {
 	started := time.Now()
 	lanes, ctx := errgroup.WithContext(ctx)
 	for shard := range int16(shards) {
-		batches := make(chan []message.Message, 1)
+		read := make(chan []message.Message, 1)
 		lanes.Go(func() error {
-			defer close(batches)
-			return t.bareRead(ctx, shard, batches)
+			defer close(read)
+			return t.bareRead(ctx, shard, read)
 		})
-		lanes.Go(func() error { return t.bareSettle(ctx, batches) })
+		sent := read
+		if produce != nil {
+			sent = make(chan []message.Message, 1)
+			lanes.Go(func() error {
+				defer close(sent)
+				return produceEach(ctx, read, sent, produce)
+			})
+		}
+		lanes.Go(func() error { return t.bareSettle(ctx, sent) })
 	}
 	err := lanes.Wait()
 	return time.Since(started), err
+}
+
+func produceEach(
+	ctx context.Context, read <-chan []message.Message, sent chan<- []message.Message,
+	produce func(context.Context, []message.Message) error,
+) error {
+	for batch := range read {
+		if err := produce(ctx, batch); err != nil {
+			return fmt.Errorf("produce: %w", err)
+		}
+		select {
+		case sent <- batch:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 func (t *table) bareRead(ctx context.Context, shard int16, batches chan<- []message.Message) error {

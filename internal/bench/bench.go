@@ -85,6 +85,8 @@ const (
 	Floor = "floor"
 	// Producer is the limit that a real broker sets: its own client, the same confirmations, no database.
 	Producer = "producer"
+	// Together is what the machine can do of both at once: the bare loop with the broker's own client within it.
+	Together = "together"
 	// Relay is the product.
 	Relay = "relay"
 )
@@ -101,6 +103,10 @@ func contestants(d *Destination) []contestant {
 		contestant{
 			name: Producer, what: "the client of " + d.Name + " with the same confirmations, no database",
 			drain: produce, noTable: true,
+		},
+		contestant{
+			name: Together, what: "the bare loop with that client within it: no lease, no gates, no order",
+			drain: togetherDrain,
 		},
 		contestant{name: Relay, what: "the relay, to " + d.Name, drain: relayDrain})
 }
