@@ -52,6 +52,8 @@ type lane struct {
 	// busyUntil is when the call that is under way the longest must have returned: reads, publishes, writes.
 	busyUntil [3]time.Time
 
+	// carried is the sum of the payloads that are being published.
+	carried int64
 	// ahead are rows that were read and not yet handed to the broker.
 	ahead []shard.Row
 	// kept says that some of them wait until their unit may be tried.

@@ -224,14 +224,14 @@ func (l *lane) deadline(now time.Time) (time.Time, bool) {
 func (l *lane) publish(
 	ctx context.Context, now, deadline time.Time, rows []shard.Row, then func(answered time.Time, b *batch),
 ) {
-	l.publishing = true
+	l.publishing, l.carried = true, payloadBytes(rows)
 	cfg := l.r.config()
 	held := broker.Fence{Shard: l.lease.Shard, Term: l.lease.Term}
 	l.call(callPublish, deadline.Sub(now)+cfg.QueryTimeout, func() func(time.Time) {
 		source, err := l.r.tableSource(ctx, rows[0].Source)
 		if err != nil {
 			return func(answered time.Time) {
-				l.publishing = false
+				l.publishing, l.carried = false, 0
 				l.restReads(answered)
 				l.failed(ctx, "source", err)
 				then(answered, nil)
@@ -246,12 +246,19 @@ func (l *lane) publish(
 		}
 		took := l.r.now().Sub(b.began)
 		return func(answered time.Time) {
-			l.publishing = false
+			l.publishing, l.carried = false, 0
 			l.r.health.succeeded(l.name + " source")
 			l.r.metrics.published(cfg.Broker, b, took)
 			then(answered, b)
 		}
 	})
+}
+
+func payloadBytes(rows []shard.Row) (sum int64) {
+	for i := range rows {
+		sum += int64(len(rows[i].Payload))
+	}
+	return sum
 }
 
 // send hands messages to the broker's client under recover: a panic is the failure of the message that causes it, not

@@ -16,10 +16,14 @@ func (l *lane) beginRead(ctx context.Context, now time.Time) {
 	switch {
 	case l.due == nil && !now.Before(l.dueAt):
 		l.lookDue(ctx)
-	case len(l.ahead) == 0 && (l.quiet() || !now.Before(l.claimAt)):
+	case len(l.ahead) == 0 && l.room() && (l.quiet() || !now.Before(l.claimAt)):
 		l.claim(ctx, now)
 	}
 }
+
+// room says whether the next batch may be read while one is published: not where that one is large. Two full batches in
+// each lane would be twice the memory, and reading ahead hides round trips, which are little beside so many bytes.
+func (l *lane) room() bool { return l.carried <= l.batch.MaxBytes/2 }
 
 // readFailed keeps the lane from reading for a while. What a broken connection has left behind nobody knows.
 func (l *lane) readFailed(ctx context.Context, now time.Time, doing string, err error) {

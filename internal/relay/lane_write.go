@@ -16,8 +16,17 @@ func idsOf(rows []shard.Row) []message.ID {
 	return out
 }
 
+// lighten lets go of what rows carry. A change of the database needs only to know which rows they are, and it may wait:
+// for the change before it, for a database that does not answer.
+func lighten(rows []shard.Row) {
+	for i := range rows {
+		rows[i].Payload, rows[i].Headers = nil, nil
+	}
+}
+
 // settle archives confirmed rows.
 func (l *lane) settle(rows []shard.Row, places []string) {
+	lighten(rows)
 	ids, held := idsOf(rows), l.lease
 	reach := l.mem.read // read before the settle begins: what the floor may rise to once all writers from before are gone
 	var got shard.Settlement
@@ -36,6 +45,7 @@ func (l *lane) settle(rows []shard.Row, places []string) {
 
 // hold holds rows whose key waits. A row whose gate is gone by then is read again.
 func (l *lane) hold(rows []shard.Row) {
+	lighten(rows)
 	ids, held := idsOf(rows), l.lease
 	reach := l.mem.read
 	var got shard.Held
@@ -73,6 +83,7 @@ func (l *lane) refuse(now time.Time, refused []refusal, hold []shard.Row) {
 		rows = append(rows, refused[i].row)
 	}
 	rows = append(rows, hold...)
+	lighten(rows)
 	ids := idsOf(hold)
 	l.enqueue(&write{
 		doing: "refuse",
@@ -192,6 +203,7 @@ func (l *lane) settleDue(v dueVerdict) {
 	if len(v.done) == 0 {
 		return
 	}
+	lighten(v.done)
 	ids, held, most := idsOf(v.done), l.lease, l.batch.step()
 	reach := l.mem.read
 	var settled shard.Settlement
@@ -252,6 +264,7 @@ func (l *lane) putAside(now time.Time, rows []shard.Row) {
 	if len(rows) == 0 {
 		return
 	}
+	lighten(rows)
 	held, ids, keys := l.lease, idsOf(rows), l.keysOf(rows)
 	reach := l.mem.read
 	var xid uint64

@@ -196,6 +196,7 @@ func judge(b *batch, ahead []shard.Row, f facts) verdict {
 // refusalOf says whether a row that was not confirmed has to wait. suspect is a message that got no answer again.
 func refusalOf(r *shard.Row, c broker.Confirmation, suspect bool) (refusal, bool) {
 	f := refusal{row: *r, reason: c.Reason, detail: c.Detail}
+	f.row.Payload, f.row.Headers = nil, nil // as lighten does
 	switch c.Outcome {
 	case broker.Rejected:
 		f.attempt = true
