@@ -129,18 +129,20 @@ func Drain(ctx context.Context, cfg DrainConfig) (Report, error) {
 	for _, c := range all {
 		report.Results = append(report.Results, Result{Name: c.name, What: c.what})
 	}
-	for run := range cfg.Runs {
-		for i, c := range all {
+	turns := make([]turn, len(all))
+	for i, c := range all {
+		turns[i] = turn{c.name, func() (string, error) {
 			took, err := db.measure(ctx, c)
 			if err != nil {
-				return Report{}, fmt.Errorf("%s, run %d: %w", c.name, run+1, err)
+				return "", err
 			}
 			rate := float64(cfg.Rows) / took.Seconds()
 			report.Results[i].Runs = append(report.Results[i].Runs, rate)
-			if cfg.Progress != nil {
-				fmt.Fprintf(cfg.Progress, "run %d of %d: %-8s %8.0f rows/s\n", run+1, cfg.Runs, c.name, rate)
-			}
-		}
+			return fmt.Sprintf("%8.0f rows/s", rate), nil
+		}}
+	}
+	if err := inTurn(cfg.Runs, cfg.Progress, turns...); err != nil {
+		return Report{}, err
 	}
 	report.complete()
 	return report, nil

@@ -20,6 +20,9 @@ const (
 	leaseDuration = time.Hour // no contestant loses a lease
 	queryTimeout  = time.Minute
 	maxBytes      = 4 << 20
+	// pollInterval and statusInterval are what a resource has by default.
+	pollInterval   = 200 * time.Millisecond
+	statusInterval = 15 * time.Second
 	// emptyPause is how long a reader waits that found nothing while rows are still in flight.
 	emptyPause = time.Millisecond
 )

@@ -38,7 +38,7 @@ func relayDrain(ctx context.Context, t *table) (time.Duration, error) {
 		Batch: relay.Batch{
 			MaxMessages:    t.cfg.Batch,
 			MaxBytes:       maxBytes,
-			PollInterval:   200 * time.Millisecond,
+			PollInterval:   pollInterval,
 			PublishTimeout: time.Minute,
 		},
 		Backoff: retry.Backoff{Initial: time.Second, Max: time.Minute},

@@ -83,10 +83,12 @@ func (r Report) Print(w io.Writer) error {
 }
 
 // WriteJSON writes the comparison for machines.
-func (r Report) WriteJSON(w io.Writer) error {
+func (r Report) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
+
+func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	if err := e.Encode(r); err != nil {
+	if err := e.Encode(v); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
 	return nil

@@ -23,7 +23,7 @@ func TestEachBrokerIsMeasured(t *testing.T) {
 				t.Fatal(err)
 			}
 			folder := t.TempDir()
-			if err := writeJSON(folder, to.name, report); err != nil {
+			if err := writeJSON(folder, "drain-"+to.name, report); err != nil {
 				t.Error(err)
 			}
 			if raw, err := os.ReadFile(filepath.Join(folder, "drain-"+to.name+".json")); err != nil || len(raw) == 0 {
