@@ -2,6 +2,10 @@
 //
 //	go run ./hack/bench                 # drain: how fast, to a null broker and to each real one
 //	go run ./hack/bench drain -to kafka -runs 3 -json results
+//	go run ./hack/bench latency         # from commit to confirmation, at a low rate and at half of what is drained
+//	go run ./hack/bench backlog         # a slice of a large backlog against one of a small one
+//	go run ./hack/bench xmin            # under long transactions that read and write
+//	go run ./hack/bench scale           # one process and four with a broker that is slow to confirm
 //	go run ./hack/bench memory          # what a relay's process occupies while it drains large messages
 //	go run ./hack/bench idle            # what a relay's process asks and takes while there is nothing to do
 //

@@ -43,8 +43,72 @@ type stage struct {
 
 func trials() []trial {
 	return []trial{
+		{name: "latency", prepare: prepareLatency},
+		{name: "backlog", prepare: prepareBacklog},
+		{name: "xmin", prepare: prepareXmin},
+		{name: "scale", prepare: prepareScale},
 		{name: "memory", process: true, prepare: prepareMemory},
 		{name: "idle", process: true, parameters: bench.IdleParameters(), prepare: prepareIdle},
+	}
+}
+
+func prepareLatency(flags *flag.FlagSet) func(context.Context, stage) (bench.Finding, error) {
+	var cfg bench.LatencyConfig
+	to := flags.String("to", "null", "broker to publish to")
+	flags.IntVar(&cfg.Rate, "rate", 500, "the low rate, in messages a second")
+	flags.IntVar(&cfg.DrainRows, "rows", 200_000, "rows that are drained to find the high rate")
+	flags.DurationVar(&cfg.Duration, "for", 30*time.Second, "how long each rate lasts in a run")
+	flags.IntVar(&cfg.Runs, "runs", 5, "how often; the median counts")
+	return func(ctx context.Context, s stage) (f bench.Finding, err error) {
+		cfg.Postgres, cfg.Progress = s.postgres, s.progress
+		chosen, err := choose(*to)
+		if err != nil {
+			return f, err
+		}
+		if open := chosen[0].open; open != nil {
+			var end func(context.Context) error
+			if cfg.Destination, end, err = open(ctx); err != nil {
+				return f, err
+			}
+			defer func() { err = errors.Join(err, ended(ctx, end)) }()
+		}
+		return bench.Latency(ctx, cfg)
+	}
+}
+
+func prepareBacklog(flags *flag.FlagSet) func(context.Context, stage) (bench.Finding, error) {
+	var cfg bench.BacklogConfig
+	flags.IntVar(&cfg.Small, "small", 100_000, "rows of the small backlog")
+	flags.IntVar(&cfg.Large, "large", 2_000_000, "rows of the large backlog; 10000000 is the full measure")
+	flags.IntVar(&cfg.Slice, "slice", 50_000, "rows of each that are drained")
+	flags.IntVar(&cfg.Runs, "runs", 3, "how often; the median counts")
+	return func(ctx context.Context, s stage) (bench.Finding, error) {
+		cfg.Postgres, cfg.Progress = s.postgres, s.progress
+		return bench.Backlog(ctx, cfg)
+	}
+}
+
+func prepareXmin(flags *flag.FlagSet) func(context.Context, stage) (bench.Finding, error) {
+	var cfg bench.XminConfig
+	flags.IntVar(&cfg.Rate, "rate", 500, "messages a second that are written meanwhile")
+	flags.DurationVar(&cfg.Duration, "for", 2*time.Minute, "how long the transaction is open; 15m is the full measure")
+	flags.IntVar(&cfg.Rows, "rows", 100_000, "rows that are drained after that")
+	flags.IntVar(&cfg.Runs, "runs", 1, "how often; the median counts")
+	return func(ctx context.Context, s stage) (bench.Finding, error) {
+		cfg.Postgres, cfg.Progress = s.postgres, s.progress
+		return bench.Xmin(ctx, cfg)
+	}
+}
+
+func prepareScale(flags *flag.FlagSet) func(context.Context, stage) (bench.Finding, error) {
+	var cfg bench.ScaleConfig
+	flags.IntVar(&cfg.Rows, "rows", 20_000, "rows to drain in each run")
+	flags.IntVar(&cfg.Batch, "batch", 50, "messages read and settled at once")
+	flags.DurationVar(&cfg.Delay, "delay", 20*time.Millisecond, "how long the broker takes to confirm a batch")
+	flags.IntVar(&cfg.Runs, "runs", 5, "how often; the median counts")
+	return func(ctx context.Context, s stage) (bench.Finding, error) {
+		cfg.Postgres, cfg.Progress = s.postgres, s.progress
+		return bench.Scale(ctx, cfg)
 	}
 }
 

@@ -49,7 +49,7 @@ func (t *table) bareLoops(
 ) (time.Duration, error) {
 	started := time.Now()
 	lanes, ctx := errgroup.WithContext(ctx)
-	for shard := range int16(shards) {
+	for shard := range int16(t.shards) { //nolint:gosec // a few
 		read := make(chan []message.Message, 1)
 		lanes.Go(func() error {
 			defer close(read)

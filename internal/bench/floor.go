@@ -32,7 +32,12 @@ func (t *table) store() (*outboxdb.Store, [16]byte, error) {
 	var holder [16]byte
 	_, _ = rand.Read(holder[:]) // never fails
 	s, err := outboxdb.New(t.product, outboxdb.Config{
-		Names: t.names, Relay: relayName, RelayUID: "bench", Holder: holder, Shards: shards, QueryTimeout: queryTimeout,
+		Names:        t.names,
+		Relay:        relayName,
+		RelayUID:     "bench",
+		Holder:       holder,
+		Shards:       t.shards,
+		QueryTimeout: queryTimeout,
 	})
 	if err != nil {
 		return nil, holder, fmt.Errorf("make a store: %w", err)
@@ -52,7 +57,7 @@ func floorDrain(ctx context.Context, t *table) (time.Duration, error) {
 	}
 	started := time.Now()
 	lanes, ctx := errgroup.WithContext(ctx)
-	for s := range int16(shards) {
+	for s := range int16(t.shards) { //nolint:gosec // a few
 		lanes.Go(func() error {
 			l, ok, err := store.Acquire(ctx, s, leaseDuration)
 			if err != nil {
