@@ -67,6 +67,11 @@ bench: ## Measure the relay to each broker against the bare SQL and the brokers'
 	@hack/preflight.sh
 	@go run ./hack/bench
 
+.PHONY: bench-peers
+bench-peers: ## Measure the relay beside Watermill's forwarder and Debezium, on one Kafka (half an hour; needs quiet).
+	@hack/preflight.sh
+	@go build -o bin/bench ./hack/bench && bin/bench peers
+
 .PHONY: lint
 lint: ## Check style, sizes, import rules and API conventions.
 	@hack/preflight.sh

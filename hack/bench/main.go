@@ -8,6 +8,7 @@
 //	go run ./hack/bench scale           # one process and four with a broker that is slow to confirm
 //	go run ./hack/bench memory          # what a relay's process occupies while it drains large messages
 //	go run ./hack/bench idle            # what a relay's process asks and takes while there is nothing to do
+//	go run ./hack/bench peers           # how fast, and in how much memory, beside other projects on the same servers
 //
 // PostgreSQL and the brokers are the real ones of the tests, started for it, with their durable settings on: fsync and
 // synchronous commit, JetStream's file storage, Kafka's acks=all, RabbitMQ's confirms on a durable quorum queue. Its last
@@ -46,7 +47,7 @@ type command struct {
 }
 
 func commands() []command {
-	all := []command{{"drain", drain}}
+	all := []command{{"drain", drain}, {"peers", peers}}
 	for _, m := range trials() {
 		all = append(all, command{m.name, m.run})
 	}

@@ -20,6 +20,9 @@ func (r *runner) lintSteps(ctx context.Context) {
 	r.step(ctx, "Dockerfile", func(ctx context.Context) error {
 		return r.sh(ctx, "go", "-C", filepath.Join("hack", "tools", "dockerfile"), "test", "-count=1", "./...")
 	})
+	r.step(ctx, "Watermill's forwarder", func(ctx context.Context) error { // a module of its own
+		return r.sh(ctx, "go", "-C", filepath.Join("hack", "bench", "watermill"), "vet", "-mod=readonly", "./...")
+	})
 	if r.exists("api") {
 		r.step(ctx, "api lint", func(ctx context.Context) error {
 			return r.golangci(ctx, ".golangci-kal.yml", "./api/...")

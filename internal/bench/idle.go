@@ -65,7 +65,7 @@ func Idle(ctx context.Context, cfg IdleConfig) (_ Finding, err error) {
 	if err != nil {
 		return Finding{}, err
 	}
-	defer func() { err = errors.Join(err, p.stop(ctx)) }()
+	defer func() { err = errors.Join(err, p.Stop(ctx)) }()
 	if err := p.watch(ctx, func(r reading) bool { return r.held == shards }); err != nil {
 		return Finding{}, err
 	}

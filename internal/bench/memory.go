@@ -86,7 +86,7 @@ func (t *table) drainProcess(ctx context.Context, cfg MemoryConfig, f *Finding) 
 		last, peak = r, max(peak, r.rss)
 		return r.confirmed >= cfg.Rows
 	})
-	if err = errors.Join(err, p.stop(ctx)); err != nil { // which settles what was confirmed
+	if err = errors.Join(err, p.Stop(ctx)); err != nil { // which settles what was confirmed
 		return "", err
 	}
 	if err := t.checkDrained(ctx); err != nil {

@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,30 +17,28 @@ import (
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/config"
-	"github.com/postrider/postrider/internal/local/keeper"
 )
 
-// Program is a relay as it is shipped: a process of its own, which publishes to NATS.
+// Program is a relay as it is shipped: a process of its own.
 type Program struct {
 	// Path is the relay's executable.
 	Path string
-	// NATS is the stream that it publishes to.
-	NATS *config.NATS
+	// NATS or Kafka is what it publishes to.
+	NATS  *config.NATS
+	Kafka *config.Kafka
 	// Env is added to the environment of the process.
 	Env []string
 }
 
 const (
-	processStart = 30 * time.Second
-	processStop  = 30 * time.Second
-	scrapeLimit  = 5 * time.Second
+	scrapeLimit = 5 * time.Second
 	// watchEvery is how often a process is looked at while it works.
 	watchEvery = 200 * time.Millisecond
 )
 
 // process is a relay that runs. It ends with this program.
 type process struct {
-	keeper  *keeper.Keeper
+	*Running
 	address string
 }
 
@@ -58,34 +54,18 @@ func (t *table) startProcess(ctx context.Context, program Program) (_ *process, 
 	if err != nil {
 		return abandon(err)
 	}
-	address, err := freeAddress(ctx)
+	address, err := FreeAddress(ctx)
 	if err != nil {
 		return abandon(err)
 	}
-	k, err := keeper.Launch(keeper.Spec{
-		Command: program.Path, Args: []string{"--config", configFile, "--listen", address, "--allow-loopback"},
-		Env: program.Env, Dir: dir, Log: filepath.Join(dir, "log"), Remove: dir,
-		Listens: address, StartTimeout: processStart,
-		StopSignal: syscall.SIGTERM, StopTimeout: processStop, DeathSignal: syscall.SIGKILL,
-	})
+	running, err := Command{
+		Path: program.Path, Args: []string{"--config", configFile, "--listen", address, "--allow-loopback"},
+		Env: program.Env, Address: address, Dir: dir,
+	}.Start(ctx)
 	if err != nil {
-		return abandon(fmt.Errorf("start the relay: %w", err))
+		return nil, err
 	}
-	p := &process{keeper: k, address: address}
-	if _, err := k.Start(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the relay: %w", err), p.stop(ctx))
-	}
-	return p, nil
-}
-
-// stop ends the process and removes its folder.
-func (p *process) stop(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), processStop+closeTimeout)
-	defer cancel()
-	if err := p.keeper.Close(ctx); err != nil {
-		return fmt.Errorf("stop the relay: %w", err)
-	}
-	return nil
+	return &process{running, address}, nil
 }
 
 // relayFile is the config of a relay with the settings that a resource has by default.
@@ -106,6 +86,7 @@ func relayFile(t *table, program Program, secret string) config.Relay {
 			PublishedRetention: config.Duration(168 * time.Hour),
 		},
 		NATS:         program.NATS,
+		Kafka:        program.Kafka,
 		Ordering:     config.OrderingPerKey,
 		OnDeadLetter: config.BlockKey,
 		Lease:        seconds(30),
@@ -137,15 +118,6 @@ func writeConfig(dir string, cfg config.Relay, database *pgxpool.Config) (path s
 	return path, nil
 }
 
-// freeAddress is one that nobody listens at, as far as can be told.
-func freeAddress(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return l.Addr().String(), l.Close()
-}
-
 // get asks an endpoint of the process and hands the answer over.
 func (p *process) get(ctx context.Context, path string, read func(*http.Response) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+path, http.NoBody)
@@ -154,7 +126,7 @@ func (p *process) get(ctx context.Context, path string, read func(*http.Response
 	}
 	response, err := (&http.Client{Timeout: scrapeLimit}).Do(request)
 	if err != nil {
-		if lost := p.keeper.Err(); lost != nil {
+		if lost := p.Err(); lost != nil {
 			err = lost
 		}
 		return fmt.Errorf("ask the relay: %w", err)

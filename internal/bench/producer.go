@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/postrider/postrider/internal/message"
@@ -12,25 +11,17 @@ import (
 
 // produce sends as many messages as the table would have, of the same form.
 func produce(ctx context.Context, t *table) (time.Duration, error) {
-	messages := make([]message.Message, t.cfg.Rows)
-	padding := strings.Repeat("x", t.cfg.PayloadBytes-payloadFrame)
+	rows := Rows{t.cfg.Rows, t.cfg.Keys, t.cfg.PayloadBytes}
+	messages := make([]message.Message, 0, rows.Count)
 	now := time.Now()
-	for i := range messages {
-		payload := fmt.Appendf(nil, `{"order":"%012d","note":"%s"}`, i, padding)
-		messages[i] = message.Message{
-			Type:          "order.paid",
-			SchemaVersion: 1,
-			Source:        "bench",
-			OrderingKey:   fmt.Sprintf("order-%d", i%t.cfg.Keys),
-			AggregateVersion: int64(
-				i/t.cfg.Keys + 1,
-			),
-			ContentType: "application/json",
-			Payload:     payload,
-			Size:        len(payload),
-			OccurredAt:  now,
+	for key, payload := range rows.All() {
+		m := message.Message{
+			Type: "order.paid", SchemaVersion: 1, Source: "bench", OrderingKey: key,
+			AggregateVersion: int64(len(messages)/rows.Keys + 1), ContentType: "application/json",
+			Payload: []byte(payload), Size: len(payload), OccurredAt: now,
 		}
-		_, _ = rand.Read(messages[i].ID[:]) // never fails
+		_, _ = rand.Read(m.ID[:]) // never fails
+		messages = append(messages, m)
 	}
 	started := time.Now()
 	if err := t.cfg.Destination.Produce(ctx, messages); err != nil {

@@ -1,5 +1,6 @@
-// Package brokers runs the real Kafka, the real RabbitMQ and the real PgBouncer that tests are tried on, each in a process of its own on
-// loopback, with data that go when it ends. They end with this process, however that ends.
+// Package brokers runs the real Kafka, the real RabbitMQ and the real PgBouncer that tests are tried on, and the Debezium
+// that the relay is measured against, each in a process of its own on loopback, with data that go when it ends. They end
+// with this process, however that ends.
 //
 // It promises that both come from one cache, which is filled once and used offline after that, and that a machine that
 // cannot have them is told why in one line. It does not install anything: RabbitMQ and Erlang are unpacked from the
@@ -51,6 +52,7 @@ func Fetch(ctx context.Context) error {
 type server struct {
 	dir    string
 	keeper *keeper.Keeper
+	pid    int // after the first start
 }
 
 // spec says how a server of tests is kept: it serves when it listens on all its ports; it is killed in the end, and its
@@ -72,10 +74,11 @@ func (s *server) start(ctx context.Context, spec keeper.Spec) error {
 	if err != nil {
 		return fmt.Errorf("launching a keeper: %w", err)
 	}
-	if _, err := k.Start(ctx); err != nil {
+	pid, err := k.Start(ctx)
+	if err != nil {
 		return errors.Join(err, k.Close(context.WithoutCancel(ctx)))
 	}
-	s.keeper = k
+	s.keeper, s.pid = k, pid
 	return nil
 }
 

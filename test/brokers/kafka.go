@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,41 +22,12 @@ const KafkaVersion = "4.4.0"
 const (
 	killed = syscall.SIGKILL // nobody reads a test server's data after its end
 
-	leastJava = 17
-
 	// The one user of the SASL listener, made when the data folder is formatted.
 	kafkaUser     = "relay"
 	kafkaPassword = "relay-secret"
 
 	kafkaClusterID = "cG9zdHJpZGVyLXRlc3RzMQ"
-
-	log4jVersion = "2.25.1"
 )
-
-// kafkaPOM names Kafka's broker and a logger for it; Maven finds the rest.
-const kafkaPOM = `<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>postrider.invalid</groupId><artifactId>kafka</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>` + KafkaVersion + `</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId><version>` + log4jVersion + `</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>` + log4jVersion + `</version>
-    </dependency>
-  </dependencies>
-</project>
-`
-
-const kafkaLogging = `Configuration:
-  Appenders:
-    Console: {name: STDERR, target: SYSTEM_ERR, PatternLayout: {pattern: "%d %p %c %m%n"}}
-  Loggers:
-    Root: {level: WARN, AppenderRef: [{ref: STDERR}]}
-`
 
 // kafkaFiles is Kafka in the cache: its jars, how it logs, and a data folder, formatted for node 1, to be copied.
 type kafkaFiles struct{ java, dir string }
@@ -71,7 +40,7 @@ func (f kafkaFiles) data() string { return filepath.Join(f.dir, "data") }
 func (f kafkaFiles) arguments(class string, args ...string) []string {
 	return append([]string{
 		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-		"-Dlog4j2.configurationFile=" + filepath.Join(f.dir, "log4j2.yaml"),
+		"-Dlog4j2.configurationFile=" + filepath.Join(f.dir, loggingFile),
 		"-cp", filepath.Join(f.lib(), "*"), class,
 	}, args...)
 }
@@ -83,14 +52,7 @@ func kafkaInstall(ctx context.Context) (kafkaFiles, error) {
 		return kafkaFiles{}, err
 	}
 	dir, err := local.Cached(ctx, "kafka-"+KafkaVersion, func(ctx context.Context, dir string) error {
-		mvn, err := exec.LookPath("mvn")
-		if err != nil {
-			return &MissingError{
-				"Maven, which fetches Kafka for the tests,",
-				"apt-get install maven, or brew install maven",
-			}
-		}
-		return fetchKafka(ctx, kafkaFiles{java: java, dir: dir}, mvn)
+		return fetchKafka(ctx, kafkaFiles{java: java, dir: dir})
 	})
 	if err != nil {
 		return kafkaFiles{}, fmt.Errorf("getting Kafka %s for the tests: %w", KafkaVersion, err)
@@ -98,53 +60,19 @@ func kafkaInstall(ctx context.Context) (kafkaFiles, error) {
 	return kafkaFiles{java: java, dir: dir}, nil
 }
 
-var javaVersion = regexp.MustCompile(`version "(\d+)`)
-
-// findJava returns the path of a Java that runs Kafka.
-func findJava(ctx context.Context) (string, error) {
-	missing := &MissingError{
-		"Java 17 or newer, which runs Kafka for the tests,",
-		"apt-get install openjdk-17-jre-headless, or brew install openjdk",
-	}
-	var candidates []string
-	if home := os.Getenv("JAVA_HOME"); home != "" {
-		candidates = append(candidates, filepath.Join(home, "bin", "java"))
-	}
-	for _, candidate := range append(candidates, "java") {
-		path, err := exec.LookPath(candidate)
-		if err != nil {
-			continue
-		}
-		out, err := exec.CommandContext(ctx, path, "-version").CombinedOutput()
-		found := javaVersion.FindSubmatch(out)
-		if err != nil || found == nil {
-			continue
-		}
-		if version, err := strconv.Atoi(string(found[1])); err == nil && version >= leastJava {
-			return path, nil
-		}
-	}
-	return "", missing
-}
-
-func fetchKafka(ctx context.Context, f kafkaFiles, mvn string) error {
+func fetchKafka(ctx context.Context, f kafkaFiles) error {
 	for name, content := range map[string]string{
-		"pom.xml": kafkaPOM, "log4j2.yaml": kafkaLogging, "format.properties": kafkaProperties(
+		pomFile:     pom("kafka", "org.apache.kafka:kafka_2.13:"+KafkaVersion),
+		loggingFile: javaLogging,
+		"format.properties": kafkaProperties(
 			map[string]string{"log.dirs": f.data()}, kafkaNode{id: firstNode, ports: kafkaPorts{controller: 1}}),
 	} {
 		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("writing %s: %w", name, err)
 		}
 	}
-	repository := filepath.Join(f.dir, "repository")
-	if err := retry(ctx, func(ctx context.Context) error {
-		return command(ctx, f.dir, mvn, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime",
-			"-DoutputDirectory="+f.lib(), "-Dmaven.repo.local="+repository)
-	}); err != nil {
+	if err := fetchJars(ctx, f.dir, f.lib()); err != nil {
 		return err
-	}
-	if err := os.RemoveAll(repository); err != nil {
-		return fmt.Errorf("removing what Maven downloaded: %w", err)
 	}
 	return command(ctx, f.dir, f.java, f.arguments("kafka.tools.StorageTool", "format",
 		"-t", kafkaClusterID, "-c", filepath.Join(f.dir, "format.properties"),
