@@ -14,26 +14,38 @@ var (
 	testDeclared = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
 )
 
-// A test that was renamed must not leave a promise without its proof, nor a contract test be missing there.
-func TestTheGuaranteesNameTheirTests(t *testing.T) {
+// A test that was renamed must not leave a promise, or what is said of a fault, without its proof, nor a contract test be
+// missing where the promises are.
+func TestTheDocsNameTheirTests(t *testing.T) {
 	t.Parallel()
-	docs, err := os.ReadFile("../../docs/guarantees.md")
+	declared, contract := declaredTests(t, "../..")
+	promises := namedTests(t, "../../docs/guarantees.md", declared)
+	for _, name := range contract {
+		if !promises[name] {
+			t.Errorf("docs/guarantees.md does not name %s", name)
+		}
+	}
+	namedTests(t, "../../docs/faults.md", declared)
+}
+
+// namedTests returns the tests that a document names, each of which must be declared.
+func namedTests(t *testing.T, path string, declared map[string]bool) map[string]bool {
+	t.Helper()
+	docs, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	declared, contract := declaredTests(t, "../..")
 	named := make(map[string]bool)
 	for _, m := range testNamed.FindAllStringSubmatch(string(docs), -1) {
 		named[m[1]] = true
 		if !declared[m[1]] && m[1] != "TestMutation" {
-			t.Errorf("docs/guarantees.md names %s, which no package has", m[1])
+			t.Errorf("%s names %s, which no package has", path, m[1])
 		}
 	}
-	for _, name := range contract {
-		if !named[name] {
-			t.Errorf("docs/guarantees.md does not name %s", name)
-		}
+	if len(named) == 0 {
+		t.Errorf("%s names no test", path)
 	}
+	return named
 }
 
 // declaredTests finds the tests of the module, and those of this package that are named for a promise.
