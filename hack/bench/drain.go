@@ -60,7 +60,7 @@ func drain(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	cfg.Progress = out
-	var below []string
+	var below, unshown []string
 	for _, t := range chosen {
 		fmt.Fprintf(out, "\nto %s\n", t.name)
 		report, err := measure(ctx, t, cfg)
@@ -70,19 +70,56 @@ func drain(ctx context.Context, args []string, out io.Writer) error {
 		if err := errors.Join(report.Print(out), writeJSON(*folder, "drain-"+t.name, report)); err != nil {
 			return err
 		}
-		relay, _ := report.Result(bench.Relay) // a report has it
-		if reached := 100 * relay.OfLimit; reached < t.bar {
-			below = append(
-				below,
-				fmt.Sprintf("to %s it reaches %.0f %% of the limit, the bar is %.0f %%", t.name, reached, t.bar),
-			)
+		switch verdict, text := judge(t, report); verdict {
+		case missed:
+			below = append(below, text)
+		case notShown:
+			unshown = append(unshown, text)
+		case met:
 		}
 	}
 	if len(below) > 0 {
-		return fmt.Errorf("the relay is below its bar: %s", strings.Join(below, "; "))
+		return fmt.Errorf("the relay is below its bar: %s", strings.Join(append(below, unshown...), "; "))
+	}
+	if len(unshown) > 0 {
+		fmt.Fprintf(out, "OK, but not a bar of each can be shown on this machine: %s\n", strings.Join(unshown, "; "))
+		return nil
 	}
 	fmt.Fprintf(out, "OK: the relay reaches its bar to %s\n", *to)
 	return nil
+}
+
+// verdict is what a report says of a bar.
+type verdict uint8
+
+const (
+	met verdict = iota
+	missed
+	// notShown: the machine cannot do what the bar asks of a relay even without one, since the database and the broker
+	// share it. The limit is what each of them does alone.
+	notShown
+)
+
+// judge holds a relay to its bar: of the limit, or where the database and the broker together stay below that bar without
+// any relay, of what they reach.
+func judge(t target, report bench.Report) (verdict, string) {
+	relay, _ := report.Result(bench.Relay) // a report has it
+	reached := 100 * relay.OfLimit
+	if reached >= t.bar {
+		return met, ""
+	}
+	text := fmt.Sprintf("to %s it reaches %.0f %% of the limit, the bar is %.0f %%", t.name, reached, t.bar)
+	together, ok := report.Result(bench.Together)
+	if !ok || 100*together.OfLimit >= t.bar {
+		return missed, text
+	}
+	ofTogether := 100 * relay.Median / together.Median
+	text += fmt.Sprintf("; the bare loop with the broker's own client reaches %.0f %%, and the relay %.0f %% of that",
+		100*together.OfLimit, ofTogether)
+	if ofTogether < t.bar {
+		return missed, text
+	}
+	return notShown, text
 }
 
 func choose(names string) ([]target, error) {

@@ -132,12 +132,12 @@ func Drain(ctx context.Context, cfg DrainConfig) (Report, error) {
 	turns := make([]turn, len(all))
 	for i, c := range all {
 		turns[i] = turn{c.name, func() (string, error) {
-			took, err := db.measure(ctx, c)
+			got, err := db.measure(ctx, c)
 			if err != nil {
 				return "", err
 			}
-			rate := float64(cfg.Rows) / took.Seconds()
-			report.Results[i].Runs = append(report.Results[i].Runs, rate)
+			rate := float64(cfg.Rows) / got.took.Seconds()
+			report.Results[i].add(rate, got.used)
 			return fmt.Sprintf("%8.0f rows/s", rate), nil
 		}}
 	}

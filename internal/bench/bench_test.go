@@ -151,6 +151,8 @@ func TestReport(t *testing.T) {
 				Runs:    []float64{90_000, 100_000, 110_000},
 				Median:  100_000,
 				OfLimit: 1,
+				Busy:    []float64{0.9, 0.95, 0.85},
+				Own:     []float64{0.3, 0.2, 0.1},
 			},
 			{
 				Name:    bench.Relay,
@@ -158,6 +160,8 @@ func TestReport(t *testing.T) {
 				Runs:    []float64{70_000, 80_000, 75_000},
 				Median:  75_000,
 				OfLimit: 0.75,
+				Busy:    []float64{1, 0.98, 0.99},
+				Own:     []float64{0.4, 0.4, 0.5},
 			},
 		},
 	}
@@ -167,10 +171,10 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	want := `         rows/s  of limit  lowest  highest
-   bare  100000     100 %   90000   110000  the limit
-  relay   75000      75 %   70000    80000  the relay
-200000 rows of 300 bytes and 1000 keys, batches of 500, medians of 3
+	want := `         rows/s  of limit  lowest  highest  busy   own
+   bare  100000     100 %   90000   110000  90 %  20 %  the limit
+  relay   75000      75 %   70000    80000  99 %  40 %  the relay
+200000 rows of 300 bytes and 1000 keys, batches of 500, medians of 3; busy: the processors' time in use, own: by this process
 linux/amd64, 2 × CPU, go1.26, PostgreSQL 17.6 (fsync on)
 `
 	if diff := cmp.Diff(want, printed.String()); diff != "" {

@@ -67,11 +67,11 @@ func Latency(ctx context.Context, cfg LatencyConfig) (Finding, error) {
 	if f.Machine, err = db.machine(ctx); err != nil {
 		return Finding{}, err
 	}
-	took, err := backlog.measure(ctx, contestant{name: Relay, drain: relayDrain})
+	whole, err := backlog.measure(ctx, contestant{name: Relay, drain: relayDrain})
 	if err != nil {
 		return Finding{}, err
 	}
-	half := int(float64(cfg.DrainRows) / took.Seconds() / 2)
+	half := int(float64(cfg.DrainRows) / whole.took.Seconds() / 2)
 	rates := map[string]int{"low": cfg.Rate, "half": half}
 	at := func(name string) turn {
 		return turn{name, func() (string, error) { return db.latency(ctx, cfg, name, rates[name], &f) }}

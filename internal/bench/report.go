@@ -18,6 +18,16 @@ type Result struct {
 	Median float64   `json:"median"`
 	// OfLimit is Median in parts of the limit: of the bare loop's, or of the producer's where that is slower.
 	OfLimit float64 `json:"ofLimit"`
+	// Busy is how much of the machine's processors a run used, by everybody, the servers among them, and Own how much of
+	// that is the measuring process, in parts of all of them; 0 where the system does not tell.
+	Busy []float64 `json:"busy"`
+	Own  []float64 `json:"own"`
+}
+
+// add notes a run.
+func (r *Result) add(rate float64, used share) {
+	r.Runs = append(r.Runs, rate)
+	r.Busy, r.Own = append(r.Busy, used.busy), append(r.Own, used.own)
 }
 
 // Report is a comparison.
@@ -66,16 +76,25 @@ func (r Report) Result(name string) (Result, bool) {
 // Print writes the comparison for people.
 func (r Report) Print(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(tw, "\trows/s\tof limit\tlowest\thighest\t\n")
+	fmt.Fprintf(tw, "\trows/s\tof limit\tlowest\thighest\tbusy\town\t\n")
 	for _, result := range r.Results {
-		fmt.Fprintf(tw, "%s\t%.0f\t%.0f %%\t%.0f\t%.0f\t  %s\n", result.Name, result.Median, 100*result.OfLimit,
-			slices.Min(result.Runs), slices.Max(result.Runs), result.What)
+		fmt.Fprintf(tw, "%s\t%.0f\t%.0f %%\t%.0f\t%.0f\t%.0f %%\t%.0f %%\t  %s\n", result.Name, result.Median,
+			100*result.OfLimit, slices.Min(result.Runs), slices.Max(result.Runs), 100*median(result.Busy),
+			100*median(result.Own), result.What)
 	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
-	_, err := fmt.Fprintf(w, "%d rows of %d bytes and %d keys, batches of %d, medians of %d\n%s\n",
-		r.Rows, r.PayloadBytes, r.Keys, r.Batch, len(r.Results[0].Runs), r.Machine)
+	_, err := fmt.Fprintf(
+		w,
+		"%d rows of %d bytes and %d keys, batches of %d, medians of %d; busy: the processors' time in use, own: by this process\n%s\n",
+		r.Rows,
+		r.PayloadBytes,
+		r.Keys,
+		r.Batch,
+		len(r.Results[0].Runs),
+		r.Machine,
+	)
 	if err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
