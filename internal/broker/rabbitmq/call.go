@@ -382,8 +382,10 @@ func (c *call) word(by *conn, i int, ack bool) broker.Confirmation {
 	case !ack:
 		return broker.Postpone(broker.ReasonStreamFull,
 			"the broker has not taken the message: a queue is full and rejects, or its leader is away")
+	case c.returned[i] && c.targets[i] == c.publisher.publish.own():
+		return broker.Postpone(broker.ReasonStreamMissing, c.publisher.publish.unbound())
 	case c.returned[i]:
-		return broker.Reject(broker.ReasonUnroutable, "no queue is bound for the destination: bind one")
+		return broker.Reject(broker.ReasonUnroutable, "no queue is bound for the row's destination: bind one")
 	}
 	return broker.Confirmation{
 		Outcome:  broker.Confirmed,

@@ -34,6 +34,13 @@ type PublisherConfig struct {
 // own is the destination of rows that name none.
 func (c *PublisherConfig) own() target { return target{c.Exchange, c.RoutingKey} }
 
+// unbound says what to do where no queue is bound for the relay's own destination. That is no fault of any message, as
+// little as a missing exchange is.
+func (c *PublisherConfig) unbound() string {
+	return broker.Bounded("no queue is bound for the destination: rabbitmqadmin declare binding source=" + c.Exchange +
+		" destination=QUEUE routing_key=" + c.RoutingKey)
+}
+
 // target returns where a message goes, and whether that can be anyone's destination.
 func (c *PublisherConfig) target(m *message.Message) (target, bool) {
 	if m.Destination == "" {

@@ -87,9 +87,45 @@ func TestTheMissingExchangeIsAConditionWithItsCommand(t *testing.T) {
 	}
 	publishTo.Topology = Declare
 	want(t, "made by us, with no queue", publish(t, newPublisher(t, cfg, publishTo), to(""))[0],
-		broker.Rejected, broker.ReasonUnroutable)
+		broker.Unavailable, broker.ReasonStreamMissing)
 	declare(t, server) // fails where the exchange was made otherwise
 	want(t, "with a queue", publish(t, p, to(""))[0], broker.Confirmed, "")
+}
+
+// The broker confirms what it drops since no queue is bound. Where that is the relay's own destination, no message is to
+// blame, whether the destination was proven before or not; where a row names it, that row is.
+func TestADestinationWithoutAQueueIsAState(t *testing.T) {
+	t.Parallel()
+	server := testkit.RabbitMQ(t)
+	declare(t, server)
+	p := newPublisher(t, testConfig(t, server, server.Addr()), PublisherConfig{
+		Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify, Allowed: []string{"nobody.*"},
+	})
+	want(t, "while a queue is bound", publish(t, p, to(""))[0], broker.Confirmed, "")
+	channel := server.Channel()
+	if err := channel.QueueUnbind(testQueue, "orders.#", testExchange, nil); err != nil {
+		t.Fatal(err)
+	}
+	named := to(testRoutingKey)
+	named.OrderingKey = "named"
+	for range 2 { // first the destination is one that was proven, then one that has to be
+		got := publish(t, p, to(""), named, to("nobody.eu"))
+		for i, what := range []string{"a message", "a row that names the same"} {
+			want(t, what, got[i], broker.Unavailable, broker.ReasonStreamMissing)
+			if !strings.Contains(got[i].Detail, "declare binding source="+testExchange) {
+				t.Errorf("detail %q", got[i].Detail)
+			}
+		}
+		want(t, "a row that names another", got[2], broker.Rejected, broker.ReasonUnroutable)
+		p.proven.forget()
+	}
+	if err := channel.QueueBind(testQueue, "orders.#", testExchange, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "once it is bound again", publish(t, p, to(""))[0], broker.Confirmed, "")
+	if got := stored(t, server); len(got) != 2 {
+		t.Errorf("%d messages in the queue, want the two that are confirmed", len(got))
+	}
 }
 
 func TestAFullQueueCountsNoAttempt(t *testing.T) {
