@@ -56,7 +56,6 @@ func prepareLatency(flags *flag.FlagSet) func(context.Context, stage) (bench.Fin
 	var cfg bench.LatencyConfig
 	to := flags.String("to", "null", "broker to publish to")
 	flags.IntVar(&cfg.Rate, "rate", 500, "the low rate, in messages a second")
-	flags.IntVar(&cfg.DrainRows, "rows", 200_000, "rows that are drained to find the high rate")
 	flags.DurationVar(&cfg.Duration, "for", 30*time.Second, "how long each rate lasts in a run")
 	flags.IntVar(&cfg.Runs, "runs", 5, "how often; the median counts")
 	return func(ctx context.Context, s stage) (f bench.Finding, err error) {
@@ -102,8 +101,8 @@ func prepareXmin(flags *flag.FlagSet) func(context.Context, stage) (bench.Findin
 
 func prepareScale(flags *flag.FlagSet) func(context.Context, stage) (bench.Finding, error) {
 	var cfg bench.ScaleConfig
-	flags.IntVar(&cfg.Rows, "rows", 20_000, "rows to drain in each run")
-	flags.IntVar(&cfg.Batch, "batch", 50, "messages read and settled at once")
+	flags.IntVar(&cfg.Rows, "rows", 10_000, "rows to drain in each run")
+	flags.IntVar(&cfg.Batch, "batch", 20, "messages read and settled at once")
 	flags.DurationVar(&cfg.Delay, "delay", 20*time.Millisecond, "how long the broker takes to confirm a batch")
 	flags.IntVar(&cfg.Runs, "runs", 5, "how often; the median counts")
 	return func(ctx context.Context, s stage) (bench.Finding, error) {

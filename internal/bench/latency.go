@@ -16,10 +16,9 @@ type LatencyConfig struct {
 	Postgres *pgxpool.Config
 	// Destination is where the relay publishes to. Nil means a null broker, which confirms at once.
 	Destination *Destination
-	// Rate is the first rate of messages a second. The second is half of what the relay drains, which is measured with
-	// DrainRows.
-	Rate      int
-	DrainRows int
+	// Rate is the first rate of messages a second. The second is half of what the relay gets through while the writers
+	// write as fast as they can, on the same machine.
+	Rate int
 	// Duration is how long each rate lasts in each of Runs; the median counts.
 	Duration time.Duration
 	Runs     int
@@ -38,24 +37,12 @@ const (
 	tailQuantile = 0.99
 )
 
-// Latency measures the time from a commit to the broker's confirmation at a low rate and at half of what the relay can
-// drain.
+// Latency measures the time from a commit to the broker's confirmation at a low rate and at half of what writers and relay
+// can do together.
 func Latency(ctx context.Context, cfg LatencyConfig) (Finding, error) {
-	load := DrainConfig{
-		Postgres:     cfg.Postgres,
-		Keys:         loadKeys,
-		PayloadBytes: loadPayload,
-		Batch:        defaultBatch,
-		Destination:  cfg.Destination,
-	}
-	drain := load
-	drain.Rows = cfg.DrainRows
-	backlog, err := openTable(ctx, drain)
-	if err != nil {
-		return Finding{}, err
-	}
-	defer backlog.close(ctx)
-	db, err := openTable(ctx, load)
+	db, err := openTable(ctx, DrainConfig{
+		Postgres: cfg.Postgres, Keys: loadKeys, PayloadBytes: loadPayload, Batch: defaultBatch, Destination: cfg.Destination,
+	})
 	if err != nil {
 		return Finding{}, err
 	}
@@ -67,12 +54,12 @@ func Latency(ctx context.Context, cfg LatencyConfig) (Finding, error) {
 	if f.Machine, err = db.machine(ctx); err != nil {
 		return Finding{}, err
 	}
-	whole, err := backlog.measure(ctx, contestant{name: Relay, drain: relayDrain})
+	most, err := db.sustained(ctx, cfg.Duration)
 	if err != nil {
 		return Finding{}, err
 	}
-	half := int(float64(cfg.DrainRows) / whole.took.Seconds() / 2)
-	rates := map[string]int{"low": cfg.Rate, "half": half}
+	f.add("most", "rows/s", "what the relay gets through while the writers write as fast as they can", most)
+	rates := map[string]int{"low": cfg.Rate, "half": max(1, int(most/2))}
 	at := func(name string) turn {
 		return turn{name, func() (string, error) { return db.latency(ctx, cfg, name, rates[name], &f) }}
 	}
@@ -101,17 +88,12 @@ func (d *Destination) title() string {
 func (t *table) latency(
 	ctx context.Context, cfg LatencyConfig, name string, rate int, f *Finding,
 ) (told string, err error) {
-	if d := t.cfg.Destination; d != nil {
-		if err := d.Empty(ctx); err != nil {
-			return "", fmt.Errorf("empty %s: %w", d.Name, err)
-		}
-	}
 	l, err := t.startLoaded(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, l.end()) }()
-	warm, _, err := l.write(ctx, rate, min(warmUp, cfg.Duration))
+	warm, _, err := l.write(ctx, paceOf(rate), min(warmUp, cfg.Duration))
 	if err != nil {
 		return "", err
 	}
@@ -119,7 +101,7 @@ func (t *table) latency(
 		return "", err
 	}
 	l.seen.forget()
-	rows, took, err := l.write(ctx, rate, cfg.Duration)
+	rows, took, err := l.write(ctx, paceOf(rate), cfg.Duration)
 	if err != nil {
 		return "", err
 	}
@@ -138,4 +120,21 @@ func (t *table) latency(
 		half.Round(time.Millisecond),
 		tail.Round(time.Millisecond),
 	), nil
+}
+
+// sustained is how many messages a second get through while the writers write as fast as they can: from the first one that
+// is written to the last one that is confirmed.
+func (t *table) sustained(ctx context.Context, duration time.Duration) (rate float64, err error) {
+	l, err := t.startLoaded(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, l.end()) }()
+	began := time.Now()
+	rows, _, err := l.write(ctx, flatOut(), duration)
+	if err != nil {
+		return 0, err
+	}
+	err = l.awaitConfirmed(ctx, rows)
+	return float64(rows) / time.Since(began).Seconds(), err
 }

@@ -42,6 +42,11 @@ type loaded struct {
 
 // startLoaded makes the tables anew, starts a relay on them and waits until it holds all shards.
 func (t *table) startLoaded(ctx context.Context) (*loaded, error) {
+	if d := t.cfg.Destination; d != nil {
+		if err := d.Empty(ctx); err != nil {
+			return nil, fmt.Errorf("empty %s: %w", d.Name, err)
+		}
+	}
 	if err := t.fill(ctx); err != nil {
 		return nil, err
 	}
@@ -64,31 +69,41 @@ func (l *loaded) end() error {
 	return <-l.done
 }
 
-// write writes rows at a rate, in rows a second, for some time, and returns how many there were and how long that took.
-// Where the database is slower than the rate, less is written.
-func (l *loaded) write(
-	ctx context.Context,
-	rate int,
-	duration time.Duration,
-) (rows int, took time.Duration, err error) {
-	batch := max(1, rate/commitsPerSecond)
-	pace := time.Duration(float64(writers*batch) / float64(rate) * float64(time.Second))
+// pace is how fast is written: all writers together commit that many rows in a transaction each, every so often; 0 is as
+// often as they can.
+type pace struct {
+	rows  int
+	every time.Duration
+}
+
+// flatOut is as fast as the writers can, as far as rows of a transaction go on making them faster.
+func flatOut() pace { return pace{rows: 100} }
+
+// paceOf is the pace of a rate, in rows a second.
+func paceOf(rate int) pace {
+	rows := max(1, rate/commitsPerSecond)
+	return pace{rows, time.Duration(float64(writers*rows) / float64(rate) * float64(time.Second))}
+}
+
+// write writes rows for some time, and returns how many there were and how long that took. Where the database is slower
+// than the pace, less is written.
+func (l *loaded) write(ctx context.Context, p pace, duration time.Duration) (rows int, took time.Duration, err error) {
 	began := time.Now()
 	var total atomic.Int64
 	all, ctx := errgroup.WithContext(ctx)
 	for i := range writers {
 		all.Go(func() error {
 			// Side by side, not all at once.
-			next := began.Add(pace * time.Duration(i) / writers)
+			next := began.Add(p.every * time.Duration(i) / writers)
 			w := writer{t: l.t, number: i, from: l.seen.wrote(i)}
-			for ; next.Before(began.Add(duration)); next = next.Add(pace) {
+			for ; next.Before(began.Add(duration)); next = next.Add(p.every) {
 				if err := pause(ctx, time.Until(next)); err != nil {
 					return err
 				}
-				if err := w.commit(ctx, batch); err != nil {
+				if err := w.commit(ctx, p.rows); err != nil {
 					return err
 				}
-				total.Add(int64(batch))
+				total.Add(int64(p.rows))
 				if time.Since(began) > duration {
 					break // the database is slower than the rate
 				}

@@ -113,7 +113,7 @@ func (t *table) under(
 		return 0, "", err
 	}
 	defer func() { err = errors.Join(err, l.end()) }()
-	if _, _, err := l.write(ctx, cfg.Rate, min(warmUp, cfg.Duration)); err != nil {
+	if _, _, err := l.write(ctx, paceOf(cfg.Rate), min(warmUp, cfg.Duration)); err != nil {
 		return 0, "", err
 	}
 	release, err := t.hold(ctx, open)
@@ -122,12 +122,12 @@ func (t *table) under(
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	// Reads count from the last third of the time.
-	early, earlyTook, err := l.write(ctx, cfg.Rate, cfg.Duration-cfg.Duration/3)
+	early, earlyTook, err := l.write(ctx, paceOf(cfg.Rate), cfg.Duration-cfg.Duration/3)
 	if err != nil {
 		return 0, "", err
 	}
 	l.store.forget()
-	late, lateTook, err := l.write(ctx, cfg.Rate, cfg.Duration/3)
+	late, lateTook, err := l.write(ctx, paceOf(cfg.Rate), cfg.Duration/3)
 	if err != nil {
 		return 0, "", err
 	}
