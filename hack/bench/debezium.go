@@ -1,15 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +23,6 @@ const (
 
 	connectPatience = 2 * time.Minute // on a busy machine
 	connectPoll     = 50 * time.Millisecond
-	requestLimit    = time.Minute
 
 	debeziumTableSQL = `CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text NOT NULL,
 		aggregateid text NOT NULL, type text NOT NULL, payload text NOT NULL)`
@@ -39,9 +34,9 @@ const (
 // debezium is Debezium's outbox event router on Kafka Connect as a racer. Its process runs all the time, so that it is warm;
 // its connector runs while it races.
 type debezium struct {
+	connector
 	connect  *brokers.Connect
 	postgres *local.Postgres
-	client   *http.Client
 }
 
 // openDebezium starts the connector once, which makes its slot and notes where it is: from there it goes on each time.
@@ -50,7 +45,7 @@ func openDebezium(ctx context.Context, g ground) (rival bench.Rival, end func(co
 	if err != nil {
 		return rival, nil, err
 	}
-	d := debezium{connect: connect, postgres: g.postgres, client: &http.Client{Timeout: requestLimit}}
+	d := debezium{newConnector(connect.URL()), connect, g.postgres}
 	rival = bench.Rival{
 		Racer: d, Name: "debezium", WarmUps: debeziumWarmUps, Rate: debeziumRate, Memory: debeziumMemory,
 		What: "Debezium " + brokers.DebeziumVersion + " on Kafka Connect, its outbox event router, warm",
@@ -195,62 +190,4 @@ func (d debezium) until(ctx context.Context, what string, so func(context.Contex
 			)
 		}
 	}
-}
-
-// broken says why the connector's task has failed, nil where it has not.
-func (d debezium) broken(ctx context.Context) error {
-	var status struct {
-		Tasks []struct{ State, Trace string }
-	}
-	if err := d.ask(ctx, http.MethodGet, "/status", nil, &status); err != nil {
-		return err
-	}
-	for _, task := range status.Tasks {
-		if task.State == "FAILED" {
-			return fmt.Errorf("the connector's task has failed: %s", task.Trace)
-		}
-	}
-	return nil
-}
-
-// ask sends a request about the connector, and reads the answer where one is wanted.
-func (d debezium) ask(ctx context.Context, method, path string, body, answer any) error {
-	var content io.Reader = http.NoBody
-	if body != nil {
-		raw, err := json.Marshal(body)
-		if err != nil {
-			return fmt.Errorf("encode a request: %w", err)
-		}
-		content = bytes.NewReader(raw)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, d.connect.URL()+"/connectors/outbox"+path, content)
-	if err != nil {
-		return fmt.Errorf("ask Kafka Connect: %w", err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := d.client.Do(request)
-	if err != nil {
-		return fmt.Errorf("ask Kafka Connect: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }() // only read
-	raw, err := io.ReadAll(response.Body)
-	if err != nil {
-		return fmt.Errorf("ask Kafka Connect: %w", err)
-	}
-	if response.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf(
-			"ask Kafka Connect: %s %s: %s: %s",
-			method,
-			path,
-			response.Status,
-			strings.TrimSpace(string(raw)),
-		)
-	}
-	if answer == nil {
-		return nil
-	}
-	if err := json.Unmarshal(raw, answer); err != nil {
-		return fmt.Errorf("read the answer of Kafka Connect: %w", err)
-	}
-	return nil
 }

@@ -17,6 +17,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,11 +34,23 @@ const endLimit = 30 * time.Second
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
+	if err != nil && ctx.Err() != nil {
+		err = errors.Join(errors.New("interrupted"), err)
+	}
 	stop()
 	if err != nil {
-		fmt.Fprintf(os.Stdout, "NOT OK: %v\n", err)
+		refuse(os.Stdout, err)
 		os.Exit(1)
 	}
+}
+
+// refuse says why there is no result. One line is the last; what else is to be said, such as a program's log, is above it.
+func refuse(out io.Writer, err error) {
+	reason, more, _ := strings.Cut(err.Error(), "\n")
+	if more != "" {
+		fmt.Fprintln(out, more)
+	}
+	fmt.Fprintf(out, "NOT OK: %s\n", reason)
 }
 
 // command is one of the things that can be measured. Its arguments are flags.

@@ -83,6 +83,9 @@ func peers(ctx context.Context, args []string, out io.Writer) error {
 		}
 		chosen = append(chosen, allPeers()[i])
 	}
+	if _, err := bench.PeakMemory(os.Getpid()); err != nil { // before half an hour is spent
+		return fmt.Errorf("peers: only Linux tells what a process occupies at most: %w", err)
+	}
 	finding, err := race(ctx, chosen, cfg)
 	if err != nil {
 		return fmt.Errorf("peers: %w", err)
