@@ -221,6 +221,7 @@ func (c *call) told(with *client, i int, record *kgo.Record, err error, before t
 		return
 	}
 	if err == nil {
+		c.publisher.topics.wrote(record.Topic, record.Partition)
 		c.settleLocked(i, broker.Confirmation{Outcome: broker.Confirmed, Position: position(record)})
 		return
 	}

@@ -262,10 +262,10 @@ func TestStatesOfTheSource(t *testing.T) {
 }
 
 // deny takes a right from the user of the SASL listener.
-func deny(t *testing.T, server *testkit.KafkaBroker, acl *kadm.ACLBuilder) {
+func deny(t *testing.T, server *testkit.KafkaBroker, acl *kadm.ACLBuilder, right kadm.ACLOperation) {
 	t.Helper()
 	user, _ := server.User()
-	acl = acl.Deny("User:" + user).DenyHosts("*").Operations(kadm.OpRead).ResourcePatternType(kadm.ACLPatternLiteral)
+	acl = acl.Deny("User:" + user).DenyHosts("*").Operations(right).ResourcePatternType(kadm.ACLPatternLiteral)
 	results, err := server.Admin().CreateACLs(t.Context(), acl)
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +290,7 @@ func TestMissingRightsAreToldWithTheCommandThatGivesThem(t *testing.T) {
 	t.Run("on the group", func(t *testing.T) {
 		t.Parallel()
 		topic := server.Topic(1, nil)
-		deny(t, server, kadm.NewACLs().Groups(topic))
+		deny(t, server, kadm.NewACLs().Groups(topic), kadm.OpRead)
 		r := newReceiver(t, cfg, ReceiverConfig{Topics: []string{topic}, Group: topic})
 		awaitState(t, r, broker.ReasonPermissionDenied, "kafka-acls.sh --add --operation Read --group "+topic)
 	})
@@ -298,7 +298,7 @@ func TestMissingRightsAreToldWithTheCommandThatGivesThem(t *testing.T) {
 		t.Parallel()
 		topic := server.Topic(1, nil)
 		produce(t, server, topic, 0, "x")
-		deny(t, server, kadm.NewACLs().Topics(topic))
+		deny(t, server, kadm.NewACLs().Topics(topic), kadm.OpRead)
 		r := newReceiver(t, cfg, ReceiverConfig{Topics: []string{topic}, Group: topic})
 		awaitState(t, r, broker.ReasonPermissionDenied, topic)
 	})

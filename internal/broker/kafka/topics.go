@@ -62,6 +62,19 @@ func (t *topics) forget() {
 	clear(t.known)
 }
 
+// wrote notes where a record was kept. The library learns by itself that a topic has more partitions than it had: then it
+// is looked at again, so that its new partitions become units.
+func (t *topics) wrote(name string, partition int32) {
+	t.mu.RLock()
+	grown := int(partition) >= len(t.units[name])
+	t.mu.RUnlock()
+	if grown {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.known, name)
+	}
+}
+
 // maxKnownTopics bounds the memory: rows may name many.
 const maxKnownTopics = 4096
 
