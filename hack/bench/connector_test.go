@@ -26,7 +26,9 @@ func TestAConnectorThatHasFailedIsTold(t *testing.T) {
 			http.StatusOK, `{"tasks":[{"state":"RUNNING"},{"state":"FAILED","trace":"no such slot"}]}`, "no such slot",
 		},
 		"there is none": {
-			http.StatusNotFound, `{"message":"No status found"}`, `GET /status: 404 Not Found: {"message":"No status found"}`,
+			http.StatusNotFound,
+			`{"message":"No status found"}`,
+			`GET /status: 404 Not Found: {"message":"No status found"}`,
 		},
 		"nonsense": {http.StatusOK, `<html>`, "read the answer of Kafka Connect"},
 	}
