@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider/internal/broker"
@@ -233,6 +234,10 @@ func (c *call) told(with *client, i int, record *kgo.Record, err error, before t
 		c.broken.Store(true)
 		c.settleLocked(i, broker.Postpone(broker.ReasonFenced, fencedDetail))
 		return
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
+		// The look has found the topic: it was made again, and the client takes it for the one before for ever.
+		c.broken.Store(true)
 	}
 	got := answerTo(err, record.Topic, c.fallback(record))
 	if got.shared {

@@ -67,6 +67,40 @@ func TestTopicsThatMayNotBeWrittenAreToldApart(t *testing.T) {
 	brokertest.PublishAll(t, p, brokertest.Message("d", 1))
 }
 
+// A topic is deleted and made again, with all that was in it and all that the brokers knew of its producers: nothing is
+// confirmed that the new one does not hold, and it takes what comes next though clients remember the old one.
+func TestATopicThatIsMadeAgainTakesWhatComesNext(t *testing.T) {
+	t.Parallel()
+	server := testkit.Kafka(t)
+	topic := server.Topic(2, nil)
+	p := newPublisher(t, testConfig(server, nil), PublisherConfig{Topic: topic})
+	brokertest.PublishAll(t, p, brokertest.Interleaved(4, 5)...)
+	if _, err := server.Admin().DeleteTopic(t.Context(), topic); err != nil {
+		t.Fatal(err)
+	}
+	batch := brokertest.Interleaved(4, 5)
+	testkit.Eventually(t, answerTime, "the missing topic is told of", func() bool {
+		got := publish(t, p, brokertest.Message("probe", 1))[0]
+		if got.Outcome != broker.Unavailable && got.Outcome != broker.Unknown {
+			t.Errorf("to a deleted topic: %+v", got)
+		}
+		return got.Reason == broker.ReasonStreamMissing
+	})
+	server.CreateTopic(topic, 2, nil)
+	left := batch
+	testkit.Eventually(t, 4*answerTime, "the new topic takes them", func() bool {
+		var again []message.Message
+		for i, got := range publish(t, p, left...) {
+			if got.Outcome != broker.Confirmed {
+				again = append(again, left[i])
+			}
+		}
+		left = again
+		return len(left) == 0
+	})
+	brokertest.WantInOrder(t, stored(t, server, topic), batch, true)
+}
+
 // Partitions are added: keys move to others, nothing is lost, and each message belongs to the unit that it is kept in.
 func TestPartitionsThatAreAddedBecomeUnits(t *testing.T) {
 	t.Parallel()
