@@ -276,7 +276,7 @@ func TestNothingIsOpenInTheDatabaseWhileTheBrokerIsWaitedFor(t *testing.T) {
 	w.awaitEmpty()
 }
 
-// A7: a relay that is told to end while a publish is under way waits for its answer, settles it, and begins nothing new.
+// A7: a relay that is told to end while a publish is under way waits for the answer, settles it, and begins nothing.
 func TestADrainFinishesWhatIsUnderWayAndBeginsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

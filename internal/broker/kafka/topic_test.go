@@ -16,8 +16,8 @@ import (
 	"github.com/postrider/postrider/test/testkit"
 )
 
-// No right to write: on the relay's own topic that is a state, on a row's nobody knows whose fault it is, and others are
-// not touched. When the right is given back, all goes on.
+// No right to write: on the relay's own topic that is a state, on a row's nobody knows whose fault it is, and others
+// are not touched. When the right is given back, all goes on.
 func TestTopicsThatMayNotBeWrittenAreToldApart(t *testing.T) {
 	t.Parallel()
 	server := testkit.Kafka(t)

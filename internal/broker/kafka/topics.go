@@ -62,8 +62,8 @@ func (t *topics) forget() {
 	clear(t.known)
 }
 
-// wrote notes where a record was kept. The library learns by itself that a topic has more partitions than it had: then it
-// is looked at again, so that its new partitions become units.
+// wrote notes where a record was kept. The library learns by itself that a topic has more partitions than it had: then
+// it is looked at again, so that its new partitions become units.
 func (t *topics) wrote(name string, partition int32) {
 	t.mu.RLock()
 	grown := int(partition) >= len(t.units[name])

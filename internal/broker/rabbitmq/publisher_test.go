@@ -92,8 +92,8 @@ func TestTheMissingExchangeIsAConditionWithItsCommand(t *testing.T) {
 	want(t, "with a queue", publish(t, p, to(""))[0], broker.Confirmed, "")
 }
 
-// The broker confirms what it drops since no queue is bound. Where that is the relay's own destination, no message is to
-// blame, whether the destination was proven before or not; where a row names it, that row is.
+// The broker confirms what it drops since no queue is bound. Where that is the relay's own destination, no message is
+// to blame, whether the destination was proven before or not; where a row names it, that row is.
 func TestADestinationWithoutAQueueIsAState(t *testing.T) {
 	t.Parallel()
 	server := testkit.RabbitMQ(t)
