@@ -251,7 +251,9 @@ func TestNothingIsOpenInTheDatabaseWhileTheBrokerIsWaitedFor(t *testing.T) {
 	slow := newHanging(w.broker)
 	w.put("a", 2)
 	w.put("b", 2)
-	w.start(options{pool: pool, publisher: slow, config: func(c *relay.Config) { c.Batch.PublishTimeout = patience / 4 }})
+	w.start(
+		options{pool: pool, publisher: slow, config: func(c *relay.Config) { c.Batch.PublishTimeout = patience / 4 }},
+	)
 	<-slow.entered
 	entered := testkit.Value[time.Time](w.DB, `SELECT clock_timestamp()`)
 	testkit.Eventually(t, patience, "no transaction from before the publish is open", func() bool {
@@ -314,7 +316,10 @@ func TestAKillAmidABatchRepeatsOnlyWhatIsNotSettled(t *testing.T) {
 		return confirmed, true
 	})
 	p := w.start(options{})
-	w.awaitSQL("the confirmed part is settled", `count(*) = 3 FROM message_outbox_published WHERE ordering_key = 'done'`)
+	w.awaitSQL(
+		"the confirmed part is settled",
+		`count(*) = 3 FROM message_outbox_published WHERE ordering_key = 'done'`,
+	)
 	p.kill()
 	if n := w.left(); n != 3 {
 		t.Fatalf("%d rows left, want the 3 without an answer", n)
@@ -330,8 +335,15 @@ func TestAKillAmidABatchRepeatsOnlyWhatIsNotSettled(t *testing.T) {
 
 // backedUp is what a backup holds of an outbox.
 var backedUp = []string{
-	"message_outbox", "message_outbox_published", "message_outbox_gate", "message_outbox_lease", "message_outbox_member",
-	"message_outbox_owner", "message_outbox_ring", "message_outbox_sequence", "message_failure",
+	"message_outbox",
+	"message_outbox_published",
+	"message_outbox_gate",
+	"message_outbox_lease",
+	"message_outbox_member",
+	"message_outbox_owner",
+	"message_outbox_ring",
+	"message_outbox_sequence",
+	"message_failure",
 }
 
 func (w *world) backup() {
@@ -407,7 +419,11 @@ func TestADatabaseThatWasRestoredToAnOlderPointWedgesNothing(t *testing.T) {
 			}
 			for _, m := range again {
 				if ids[m.ID] < 2 {
-					t.Errorf("message %d was sent %d times, want again after the restore", m.AggregateVersion, ids[m.ID])
+					t.Errorf(
+						"message %d was sent %d times, want again after the restore",
+						m.AggregateVersion,
+						ids[m.ID],
+					)
 				}
 			}
 			want := append(append(upTo(12), 6, 7, 8), 9, 10) // 9 and 10 are other messages than those that were lost
