@@ -41,7 +41,11 @@ const (
 // can do together.
 func Latency(ctx context.Context, cfg LatencyConfig) (Finding, error) {
 	db, err := openTable(ctx, DrainConfig{
-		Postgres: cfg.Postgres, Keys: loadKeys, PayloadBytes: loadPayload, Batch: defaultBatch, Destination: cfg.Destination,
+		Postgres:     cfg.Postgres,
+		Keys:         loadKeys,
+		PayloadBytes: loadPayload,
+		Batch:        defaultBatch,
+		Destination:  cfg.Destination,
 	})
 	if err != nil {
 		return Finding{}, err
