@@ -42,7 +42,7 @@ func (c Command) Start(ctx context.Context) (*Running, error) {
 	name := filepath.Base(c.Path)
 	k, err := keeper.Launch(keeper.Spec{
 		Command: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, Log: filepath.Join(c.Dir, "log"), Remove: c.Dir,
-		Listens: c.Address, StartTimeout: programStart,
+		Listens: []string{c.Address}, StartTimeout: programStart,
 		StopSignal: syscall.SIGTERM, StopTimeout: programStop, DeathSignal: syscall.SIGKILL,
 	})
 	if err != nil {

@@ -120,10 +120,10 @@ func (c *Connect) launch(ctx context.Context, java, install, kafka string) (err 
 		return errors.Join(fmt.Errorf("writing the worker's properties: %w", err), os.RemoveAll(c.dir))
 	}
 	// Its own start script gives it twice the heap, and the rest as here: nothing.
-	return c.start(ctx, c.spec(java, c.port, []string{
+	return c.start(ctx, c.spec(java, []string{
 		"-Xmx1g", "-Dlog4j2.configurationFile=" + filepath.Join(install, loggingFile),
 		"-cp", filepath.Join(install, "lib", "*"), "org.apache.kafka.connect.cli.ConnectStandalone", properties,
-	}, nil))
+	}, nil, c.port))
 }
 
 // answers waits until the worker answers requests: it takes connections before.
