@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider/internal/bench"
+	"github.com/postrider/postrider/test/testkit"
 )
 
 // client is a racer without a database: Kafka's client sends the rows as they are.
@@ -88,21 +89,14 @@ func TestAPeerThatCannotRaceIsNamed(t *testing.T) { //nolint:paralleltest // set
 	}
 }
 
-// leavesNothing has temporary files made in a folder that must be empty in the end. PostgreSQL may run as another user:
-// it must get through.
+// leavesNothing has temporary files made in a folder that must be empty in the end.
 func leavesNothing(t *testing.T) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "postrider-peers-") //nolint:usetesting // its parent keeps others out
-	if err = errors.Join(err, os.Chmod(dir, 0o711)); err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.ServerDir(t)
 	t.Setenv("TMPDIR", dir)
 	t.Cleanup(func() {
 		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
 		}
 	})
 }

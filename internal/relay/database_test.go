@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/relay"
@@ -333,58 +335,47 @@ func TestAKillAmidABatchRepeatsOnlyWhatIsNotSettled(t *testing.T) {
 	}
 }
 
-// backedUp is what a backup holds of an outbox.
-var backedUp = []string{
-	"message_outbox",
-	"message_outbox_published",
-	"message_outbox_gate",
-	"message_outbox_lease",
-	"message_outbox_member",
-	"message_outbox_owner",
-	"message_outbox_ring",
-	"message_outbox_sequence",
-	"message_failure",
+// backups are copies of the data of a world's own server.
+type backups struct {
+	w      *world
+	server *local.Postgres
+	dir    string
 }
 
-func (w *world) backup() {
-	w.t.Helper()
-	for _, table := range backedUp {
-		w.Exec(fmt.Sprintf(`CREATE TABLE backup_%[1]s AS TABLE %[1]s`, table))
+// stopped does something with the data folder while no server runs on it.
+func (b *backups) stopped(args ...string) {
+	b.w.t.Helper()
+	// What is in the log only would move the sequences on: they are to give out the same positions again.
+	b.w.Exec("CHECKPOINT")
+	if err := b.server.Kill(b.w.t.Context()); err != nil {
+		b.w.t.Fatal(err)
 	}
-	w.Exec(`CREATE TABLE backup_position AS SELECT last_value FROM message_outbox_position_seq`)
+	cmd := exec.CommandContext(b.w.t.Context(), args[0], args[1:]...)
+	cmd.Dir = b.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.w.t.Fatalf("%v: %v: %s", args, err, out)
+	}
+	if err := b.server.Start(b.w.t.Context()); err != nil {
+		b.w.t.Fatal(err)
+	}
+	b.w.Pool().Reset()
 }
 
-// restore brings everything back to where it was, the counters and the terms of the leases too.
-func (w *world) restore() {
-	w.t.Helper()
-	var script strings.Builder // one simple query is one transaction
-	fmt.Fprintf(&script, "TRUNCATE %s; ", strings.Join(backedUp, ", "))
-	for _, table := range backedUp {
-		columns := testkit.Value[string](w.DB, `SELECT string_agg(column_name, ', ' ORDER BY ordinal_position)
-			FROM information_schema.columns WHERE table_schema = $1 AND table_name = $2 AND is_generated = 'NEVER'`,
-			w.Schema, table)
-		fmt.Fprintf(&script, "INSERT INTO %[1]s (%[2]s) OVERRIDING SYSTEM VALUE SELECT %[2]s FROM backup_%[1]s; ",
-			table, columns)
-	}
-	script.WriteString(`SELECT setval('message_outbox_position_seq', (SELECT last_value FROM backup_position))`)
-	testkit.Eventually(w.t, patience, "it is restored, beside a relay that may be in its way", func() bool {
-		_, err := w.Connect().Exec(w.t.Context(), script.String())
-		if err != nil {
-			w.t.Logf("restore: %v", err)
-		}
-		return err == nil
-	})
-}
+func (b *backups) take()    { b.stopped("cp", "-a", "data", "backup") }
+func (b *backups) restore() { b.stopped("sh", "-c", "mv data lost && mv backup data") }
 
 // P17: the database is restored to an older point, with terms, counters and floors of before. What was published since
-// then comes again with its ids; nothing that is written afterwards is passed over, whether the relay lived through it
-// or not.
+// then comes again with its ids; nothing that is written afterwards is passed over, or passes what was written before it,
+// whether the relay lived through it or not.
 func TestADatabaseThatWasRestoredToAnOlderPointWedgesNothing(t *testing.T) {
 	t.Parallel()
 	for name, survives := range map[string]bool{"under a new relay": false, "under one that runs": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, 2)
+			dir := testkit.ServerDir(t)
+			server := testkit.PostgresServer(t, local.PostgresConfig{Dir: dir})
+			w := newWorld(t, 2, testkit.OnServer(server))
+			b := backups{w, server, dir}
 			p := w.start(options{config: short})
 			w.put("k", 5)
 			w.awaitEmpty()
@@ -397,7 +388,7 @@ func TestADatabaseThatWasRestoredToAnOlderPointWedgesNothing(t *testing.T) {
 				return confirmed, true
 			})
 			again := w.put("k", 3)
-			w.backup()
+			b.take()
 			refusing.Store(false)
 			w.awaitEmpty()
 			w.put("k", 4) // lost with the restore, and published
@@ -405,7 +396,7 @@ func TestADatabaseThatWasRestoredToAnOlderPointWedgesNothing(t *testing.T) {
 			if !survives {
 				p.kill()
 			}
-			w.restore()
+			b.restore()
 			if !survives {
 				w.start(options{config: short})
 			}

@@ -61,6 +61,11 @@ func (l *lane) claim(ctx context.Context, now time.Time) {
 				l.readFailed(ctx, answered, "claim", err)
 				return
 			}
+			if l.mem.moved(c) {
+				l.readDone("claim")
+				l.readAt = answered.Add(l.batch.PollInterval)
+				return
+			}
 			if late := l.mem.late(c); len(late) > 0 {
 				l.fetch(ctx, c, late)
 				return

@@ -3,6 +3,7 @@ package relay
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/shard"
@@ -16,6 +17,8 @@ import (
 type memory struct {
 	unordered bool
 
+	// server is when the server was started that this is known of.
+	server time.Time
 	// At or below floor no row can appear that the lane does not know; read is the highest position read.
 	floor, read message.Position
 	// note is the newest thing that will let the floor rise; claimNote is the note as it was when the claim
@@ -77,6 +80,25 @@ func (m *memory) begin(b Batch, rescan bool) shard.Window {
 		MaxMessages: b.MaxMessages, MaxBytes: b.MaxBytes,
 		MaxBelow: len(m.inHand) + b.MaxMessages,
 	}
+}
+
+// moved says that a claim is of another server than the one that everything here is known of: the database was restarted,
+// restored to an older point or failed over to a copy that lacks the last of it. Such a server may give out positions
+// again, so that a new row may appear at or below the floor, or where a row is in hand that it does not have. The claim is
+// not to be used. The next one starts at the bottom, once nothing of the server before is in hand any more. A connection
+// that breaks tells the same mostly; but where a pooler is between, or none was in use, none does.
+func (m *memory) moved(c shard.Claim) bool {
+	if m.server.IsZero() {
+		m.server = c.Server
+	}
+	if m.server.Equal(c.Server) {
+		return false
+	}
+	m.distrust()
+	if len(m.inHand) == 0 {
+		m.server, m.read, m.sent = c.Server, 0, sentKeys{}
+	}
+	return true
 }
 
 // late returns the positions below what was read that the lane does not know, in order: rows that committed

@@ -3,6 +3,7 @@ package relay
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -95,6 +96,34 @@ func TestOnlyAClaimSentAfterTheNoteRaisesTheFloor(t *testing.T) {
 	m.read1(t, 200)
 	if m.floor != 2 {
 		t.Errorf("floor = %d after a claim from after the note, want 2", m.floor)
+	}
+}
+
+// P17, R13: a server that was restored, or promoted without the last of what was committed, gives out positions again.
+func TestNothingThatAnotherServerShowedIsBelieved(t *testing.T) {
+	t.Parallel()
+	before, after := time.Unix(1, 0), time.Unix(2, 0)
+	m := newMemory(false)
+	m.read1(t, 90, row("a", 1), row("b", 2), row("c", 3))
+	m.settled(rows(row("a", 1)), 100, 3)
+	m.read1(t, 200)
+	for range 2 {
+		if m.moved(shard.Claim{Server: before}) || m.floor == 0 {
+			t.Fatalf("the server is the same, and the floor %d", m.floor)
+		}
+	}
+	if !m.moved(shard.Claim{Server: after}) || m.floor != 0 {
+		t.Errorf("floor = %d after a claim of another server", m.floor)
+	}
+	if !m.moved(shard.Claim{Server: after}) {
+		t.Error("the other server is believed, while rows of the one before are in hand where it may have others")
+	}
+	m.settled(rows(row("b", 2), row("c", 3)), 110, 3)
+	if !m.moved(shard.Claim{Server: after}) || m.read != 0 || m.note != (note{}) {
+		t.Errorf("read = %d, note %v, want all from the bottom", m.read, m.note)
+	}
+	if m.moved(shard.Claim{Server: after}) {
+		t.Error("the other server is not believed when nothing of the one before is in hand")
 	}
 }
 

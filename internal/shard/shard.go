@@ -43,6 +43,8 @@ type Row struct {
 
 // Claim is what one snapshot of the database showed of a window, in position order.
 type Claim struct {
+	// Server is when the server that answered was started. One that was restored or promoted is another than before.
+	Server time.Time
 	// Xmin is the snapshot's lowest transaction id that was still running.
 	Xmin uint64
 	// Below are the positions in (Floor, Read]; BelowCut says that there are more of them.

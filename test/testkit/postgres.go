@@ -120,6 +120,24 @@ func Postgres(t testing.TB, options ...PostgresOption) *DB {
 	return db
 }
 
+// ServerDir returns a folder for a server's data that the account it runs as gets through to. It goes when the test ends.
+func ServerDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(
+		"",
+		"postrider-test-data-",
+	) //nolint:usetesting // the parent of its folders keeps others out
+	if err = errors.Join(err, os.Chmod(dir, 0o711)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // PostgresServer starts a server for this test alone, which may be killed and restarted.
 func PostgresServer(t testing.TB, cfg local.PostgresConfig) *local.Postgres {
 	t.Helper()

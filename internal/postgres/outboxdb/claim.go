@@ -19,8 +19,8 @@ import (
 // defectHeaders marks a row whose headers or times no record can carry.
 const defectHeaders = "InvalidHeader"
 
-// claimSQL reads a lane's window in one snapshot. The first row holds the snapshot's xmin and the positions
-// between the floor ($2) and what was read ($3); the others are whole rows above it.
+// claimSQL reads a lane's window in one snapshot. The first row holds when the server was started, the snapshot's xmin
+// and the positions between the floor ($2) and what was read ($3); the others are whole rows above it.
 //
 // A plain cursor would lose the messages that commit late below it, or send them out of order. So the floor
 // moves only when nothing can appear below it, and what lies between is compared with what the lane has in
@@ -30,7 +30,7 @@ const defectHeaders = "InvalidHeader"
 // The row whose payload reaches $5 bytes is the last; octet_length does not load a payload that is stored
 // out of line, so a row of any size costs nothing until it is sent.
 const claimSQL = `
-SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin,
+SELECT pg_postmaster_start_time() AS server, pg_snapshot_xmin(pg_current_snapshot()) AS xmin,
   (SELECT array_agg(b.position ORDER BY b.position) FROM (
     SELECT position FROM {outbox} WHERE shard = $1 AND NOT held AND position > $2 AND position <= $3
     ORDER BY position LIMIT $6) b) AS below,
@@ -38,7 +38,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot()) AS xmin,
   NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
   NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
-SELECT NULL, NULL, r.* FROM (
+SELECT NULL, NULL, NULL, r.* FROM (
   SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
     y.aggregate_version, y.destination, y.content_type,
     CASE WHEN y.size <= $5 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
@@ -68,7 +68,7 @@ func (s *Store) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard
 
 // collectClaim reads the answer. partly says that rows above what was read leave what is below unlooked at.
 func collectClaim(rows pgx.Rows, w shard.Window, partly bool, c *shard.Claim) error {
-	scan := newRowScan(2)
+	scan := newRowScan(snapshotColumns)
 	var bytes int64
 	seen := false
 	for rows.Next() {
@@ -107,11 +107,14 @@ func collectClaim(rows pgx.Rows, w shard.Window, partly bool, c *shard.Claim) er
 
 func byPosition(a, b shard.Row) int { return cmp.Compare(a.Position, b.Position) }
 
+// snapshotColumns is the number of a claim's columns that only its first row fills.
+const snapshotColumns = 3
+
 // readSnapshot reads a claim's first row, whose other columns are empty.
 func readSnapshot(rows pgx.Rows, c *shard.Claim) error {
 	var below []int64
-	into := make([]any, 2+rowColumns)
-	into[0], into[1] = &c.Xmin, &below
+	into := make([]any, snapshotColumns+rowColumns)
+	into[0], into[1], into[2] = &c.Server, &c.Xmin, &below
 	if err := rows.Scan(into...); err != nil {
 		return fmt.Errorf("read snapshot: %w", err)
 	}
