@@ -48,6 +48,14 @@ const (
 	ConditionDeadLetterUnavailable = "DeadLetterUnavailable"
 	// ConditionTargetMayDiscard says that the broker is set up so that it may lose messages that it confirmed.
 	ConditionTargetMayDiscard = "TargetMayDiscard"
+	// ConditionNonDurableDatabase says that the database is set up so that it may lose transactions that it committed.
+	ConditionNonDurableDatabase = "NonDurableDatabase"
+	// ConditionVacuumBlocked says that a transaction has been open for ten minutes or longer while many dead rows are not
+	// cleaned away, so that reads slow down.
+	ConditionVacuumBlocked = "VacuumBlocked"
+	// ConditionCertificateExpiring says that a client certificate, or the last authority of a CA bundle, expires soon: in
+	// less than 14 days, or than a fifth of its life.
+	ConditionCertificateExpiring = "CertificateExpiring"
 )
 
 // Reasons of conditions that hold.
@@ -145,6 +153,12 @@ const (
 	ReasonPlainText = "PlainText"
 	// ReasonTargetMayDiscard says that the stream drops old messages when it is full, consumed or not.
 	ReasonTargetMayDiscard = "TargetMayDiscard"
+	// ReasonSettingsOff says that fsync, full_page_writes or synchronous_commit is off.
+	ReasonSettingsOff = "SettingsOff"
+	// ReasonOldTransaction says that a transaction, prepared or not, or a replication slot may have to see old rows still.
+	ReasonOldTransaction = "OldTransaction"
+	// ReasonExpiresSoon says that little time is left, or none.
+	ReasonExpiresSoon = "ExpiresSoon"
 	// ReasonNoWitness says that nothing got through meanwhile that would tell whether it is a message's fault.
 	ReasonNoWitness = "NoWitness"
 	// ReasonFewReplicas says that the stream is kept on too few servers to outlive the loss of one.

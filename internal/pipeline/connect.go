@@ -77,12 +77,15 @@ func cut(within bound, closing func(context.Context) error) {
 }
 
 // warn puts what may hurt later into a report: what can lose messages is a condition, the rest is told by the log.
-func warn(r *statusz.Report, warnings []broker.Warning) {
+func warn(r *statusz.Report, warnings []broker.Warning, others []statusz.Condition) {
 	i := slices.IndexFunc(warnings, func(w broker.Warning) bool {
 		return w.Reason == broker.WarnMayDiscard || w.Reason == broker.WarnFewReplicas
 	})
 	if i >= 0 {
 		setCondition(r, condition(targetMayDiscard, statusTrue, string(warnings[i].Reason), warnings[i].Detail))
+	}
+	for _, c := range others {
+		setCondition(r, c)
 	}
 }
 

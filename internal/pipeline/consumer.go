@@ -133,6 +133,7 @@ type consumerPart struct {
 	loop   *consumer.Consumer
 	log    *slog.Logger
 	seen   lookout
+	later  *outlook
 	within bound
 }
 
@@ -163,6 +164,7 @@ func newConsumerPart(
 	if p.source, err = openSource(ctx, cfg, name, tables, o.Log); err != nil {
 		return nil, err
 	}
+	p.later = newOutlook(p.pool, names.SQL("{message_inbox}"), cfg.Inbox.Postgres.TLS, sourceTLS(cfg))
 	system, _, from := origin(cfg)
 	p.loop, err = consumer.New(consumerConfig(cfg), consumer.Parts{
 		Store: tracing.Store(tables, o.Tracer, system, from), Handler: handler, Receiver: p.source, Metrics: metrics,
@@ -182,6 +184,7 @@ func (p *consumerPart) Run(ctx context.Context) error {
 		beside.Go(func() { busy.attend(ctx) })
 	}
 	beside.Go(func() { p.seen.follow(ctx, p.log, p.source.Check) })
+	beside.Go(func() { p.later.follow(ctx, p.log) })
 	return p.loop.Run(ctx)
 }
 
@@ -214,7 +217,7 @@ func (p *consumerPart) Report(ctx context.Context, r *statusz.Report) {
 		}
 		adopt(r, c)
 	}
-	warn(r, p.seen.warnings())
+	warn(r, p.seen.warnings(), p.later.conditions())
 }
 
 // Kill implements part.

@@ -29,10 +29,10 @@ func (l *lookout) follow(
 	ctx context.Context, log *slog.Logger, check func(context.Context) ([]broker.Warning, error),
 ) {
 	told := make(map[broker.WarningReason]bool)
-	for {
+	everySoOften(ctx, func() time.Duration {
 		found, err := check(ctx)
 		if ctx.Err() != nil {
-			return
+			return checkAgain
 		}
 		l.note(found, err)
 		for _, w := range found {
@@ -41,14 +41,19 @@ func (l *lookout) follow(
 				log.WarnContext(ctx, "The broker may hurt later", "reason", w.Reason, "detail", w.Detail)
 			}
 		}
-		pause := checkPeriod
 		if err != nil {
-			pause = checkAgain
+			return checkAgain
 		}
+		return checkPeriod
+	})
+}
+
+// everySoOften looks until ctx ends, each time after the pause that the look before asked for.
+func everySoOften(ctx context.Context, look func() time.Duration) {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-			return
-		case <-time.After(pause):
+		case <-time.After(look()):
 		}
 	}
 }

@@ -105,6 +105,7 @@ type relayPart struct {
 	renewed     chan struct{}
 	loop        *relay.Relay
 	target      lookout
+	later       *outlook
 	log         *slog.Logger
 	within      bound
 }
@@ -147,6 +148,7 @@ func newRelayPart(
 	if p.destination, err = openDestination(ctx, cfg, name, o.Log); err != nil {
 		return nil, err
 	}
+	p.later = newOutlook(p.pool, names.SQL("{outbox}"), cfg.Source.TLS, destinationTLS(cfg))
 	system, _, _ := target(cfg)
 	publish := tracing.Publisher(p.destination, o.Tracer, system, fallback(cfg))
 	p.loop, err = relay.New(relayConfig(cfg, holder), store, publish, metrics, o.Log, o.Steps)
@@ -160,6 +162,7 @@ func (p *relayPart) Run(ctx context.Context) error {
 	defer beside.Wait()
 	defer stop() // before Wait
 	beside.Go(func() { p.target.follow(looking, p.log, p.destination.Check) })
+	beside.Go(func() { p.later.follow(looking, p.log) })
 	beside.Go(func() {
 		if p.secrets.Next(looking) == nil {
 			close(p.renewed)
@@ -210,7 +213,7 @@ func (p *relayPart) Report(ctx context.Context, r *statusz.Report) {
 		}
 		adopt(r, c)
 	}
-	warn(r, p.target.warnings())
+	warn(r, p.target.warnings(), p.later.conditions())
 }
 
 // Kill implements part.

@@ -201,3 +201,15 @@ func TestARelayTakesANewConfigOverInPlace(t *testing.T) {
 		t.Error("a process took another resource over")
 	}
 }
+
+// P12: a database that may lose what it committed is told of, and so is that all is well again.
+func TestADatabaseThatMayLoseCommitsIsTold(t *testing.T) {
+	t.Parallel()
+	o := newOrders(t, testkit.OwnDatabase(map[string]string{"synchronous_commit": "off"}))
+	_, life := o.start(o.cfg)
+	life.becomes("NonDurableDatabase", "True SettingsOff")
+	life.becomes("DatabaseReachable", "True Reachable")
+	if !o.log.Contains("synchronous_commit = off") {
+		t.Error("the log does not name the setting")
+	}
+}

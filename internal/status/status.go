@@ -67,6 +67,9 @@ var presentWhileTrue = []string{
 	v1alpha1.ConditionRetryingAmbiguous,
 	v1alpha1.ConditionDeadLetterUnavailable,
 	v1alpha1.ConditionTargetMayDiscard,
+	v1alpha1.ConditionNonDurableDatabase,
+	v1alpha1.ConditionVacuumBlocked,
+	v1alpha1.ConditionCertificateExpiring,
 }
 
 // stopping are the warnings under which nothing moves.

@@ -51,7 +51,7 @@ func Main[C any](ctx context.Context, args []string, stdout, stderr io.Writer, p
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once, once Draining says so at the latest
 
 	process := Process{
 		Log: telemetry.NewLogger(stderr, flags.LogLevel), Registry: telemetry.NewRegistry(build),
@@ -66,7 +66,7 @@ func Main[C any](ctx context.Context, args []string, stdout, stderr io.Writer, p
 	defer stopTracer(ctx)
 	err = Run(ctx, Options[C]{
 		Log: process.Log, Registry: process.Registry, Watchdog: process.Watchdog, Load: p.Load, Files: p.Files,
-		ConfigPath: flags.ConfigPath, Listen: flags.Listen, DrainTimeout: flags.DrainTimeout,
+		ConfigPath: flags.ConfigPath, Listen: flags.Listen, DrainTimeout: flags.DrainTimeout, Draining: stop,
 		New: func(cfg C) (Pipeline[C], error) { return p.New(cfg, process) },
 	})
 	if err != nil {

@@ -58,6 +58,8 @@ type Options[C any] struct {
 	Listen string
 	// DrainTimeout bounds the time between the end of the context and the end of Run.
 	DrainTimeout time.Duration
+	// Draining is called when the end of the context is seen, before anybody is told of it; nil for none.
+	Draining func()
 	// Load reads and checks the config file.
 	Load func(path string) (C, error)
 	// Files returns the Secret files and directories that a config names.
@@ -154,6 +156,9 @@ func (w *worker[C]) run(ctx context.Context, served <-chan error) error {
 }
 
 func (w *worker[C]) drained(drain context.CancelFunc, ended <-chan error) error {
+	if w.Draining != nil {
+		w.Draining()
+	}
 	w.mu.Lock()
 	w.draining = true
 	w.mu.Unlock()

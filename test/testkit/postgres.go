@@ -123,10 +123,7 @@ func Postgres(t testing.TB, options ...PostgresOption) *DB {
 // ServerDir returns a folder for a server's data that the account it runs as gets through to. It goes when the test ends.
 func ServerDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(
-		"",
-		"postrider-test-data-",
-	) //nolint:usetesting // the parent of its folders keeps others out
+	dir, err := os.MkdirTemp("", "postrider-test-data-") //nolint:usetesting // its parent keeps others out
 	if err = errors.Join(err, os.Chmod(dir, 0o711)); err != nil {
 		t.Fatal(err)
 	}

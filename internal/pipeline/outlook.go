@@ -1,0 +1,203 @@
+package pipeline
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/postrider/postrider/internal/config"
+	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/statusz"
+)
+
+const (
+	// blockedAfter is how long one holder may hold back the cleaning of dead rows, and manyDead how many may be there,
+	// before a person should know. Reports and long statements take minutes; ten thousand rows are what a read passes
+	// over in milliseconds.
+	blockedAfter = 10 * time.Minute
+	manyDead     = 10_000
+
+	// A certificate expires soon when less than this, or than a fifth of its life, is left of it: who renews by itself
+	// has done so before.
+	expirySoon     = 14 * 24 * time.Hour
+	lastPartOfLife = 5
+
+	surveyTimeout = 5 * time.Second
+)
+
+// outlook looks at the database and at certificates from time to time: what about them may hurt later.
+type outlook struct {
+	survey func(context.Context) (postgres.Survey, error)
+	// atBroker and atDatabase are how connections are secured.
+	atBroker, atDatabase config.TLS
+	now                  func() time.Time
+
+	mu      sync.Mutex
+	seen    postgres.Survey
+	since   map[string]time.Time // when each holder was seen first
+	expires string
+}
+
+func newOutlook(pool *postgres.Pool, table string, atDatabase, atBroker config.TLS) *outlook {
+	return &outlook{
+		survey: func(ctx context.Context) (postgres.Survey, error) {
+			ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
+			defer cancel()
+			return postgres.Look(ctx, pool.Pool, table)
+		},
+		atBroker: atBroker, atDatabase: atDatabase, now: time.Now,
+	}
+}
+
+// follow looks until ctx ends, and logs each kind of warning when it begins to hold.
+func (o *outlook) follow(ctx context.Context, log *slog.Logger) {
+	told := make(map[string]bool)
+	everySoOften(ctx, func() time.Duration {
+		o.look(ctx)
+		now := make(map[string]bool)
+		for _, c := range o.conditions() {
+			if now[c.Type] = true; !told[c.Type] {
+				log.WarnContext(
+					ctx,
+					"Something may hurt later",
+					"type",
+					c.Type,
+					"reason",
+					c.Reason,
+					"detail",
+					c.Message,
+				)
+			}
+		}
+		told = now
+		return checkPeriod
+	})
+}
+
+// look keeps what it saw before where it cannot see: that the database does not answer is told elsewhere.
+func (o *outlook) look(ctx context.Context) {
+	seen, err := o.survey(ctx)
+	now := o.now()
+	expires := soonest(now, o.atDatabase, o.atBroker)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.expires = expires
+	if err != nil {
+		return
+	}
+	since := make(map[string]time.Time, len(seen.Holders))
+	for _, h := range seen.Holders {
+		since[h.ID] = now
+		if at, known := o.since[h.ID]; known {
+			since[h.ID] = at
+		}
+	}
+	o.seen, o.since = seen, since
+}
+
+// oldest returns the holder that has been there for longest, and since when.
+func (o *outlook) oldest() (postgres.Holder, time.Time) {
+	var holder postgres.Holder
+	var since time.Time
+	for _, h := range o.seen.Holders {
+		if at := o.since[h.ID]; holder.ID == "" || at.Before(since) {
+			holder, since = h, at
+		}
+	}
+	return holder, since
+}
+
+// conditions are the warnings that hold. Their words do not change while the cause does not: each change would be written.
+func (o *outlook) conditions() []statusz.Condition {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var out []statusz.Condition
+	if loose := o.seen.Loose; len(loose) > 0 {
+		out = append(
+			out,
+			condition(nonDurableDatabase, statusTrue, "SettingsOff", "after a crash the server may lack what "+
+				"it said was committed, and a broker may have it: set to on: "+strings.Join(loose, ", ")),
+		)
+	}
+	h, since := o.oldest()
+	if h.ID != "" && o.seen.DeadRows >= manyDead && o.now().Sub(since) >= blockedAfter {
+		out = append(out, condition(vacuumBlocked, statusTrue, "OldTransaction", fmt.Sprintf(
+			"%s, open since %s or longer, keeps more than %d dead rows that reads pass over. Look why, or end it: %s",
+			h.What, since.UTC().Format(time.RFC3339), manyDead, h.Remedy)))
+	}
+	if o.expires != "" {
+		out = append(out, condition(certificateExpiring, statusTrue, "ExpiresSoon", o.expires))
+	}
+	return out
+}
+
+// soonest says which certificate of the connections' files expires soonest, if one does soon; else it is empty.
+func soonest(now time.Time, connections ...config.TLS) string {
+	var first time.Time
+	var words string
+	note := func(file string, expiry time.Time, soon bool) {
+		if soon && (words == "" || expiry.Before(first)) {
+			first, words = expiry, fmt.Sprintf(
+				"what %s holds expires at %s: renew it",
+				file,
+				expiry.UTC().Format(time.RFC3339),
+			)
+		}
+	}
+	for _, c := range connections {
+		if c.Mode == config.TLSInsecure {
+			continue
+		}
+		if c.CAFile != "" {
+			// Of authorities one that lasts is enough: the old and the new one are there together in a rotation.
+			expiry, soon := lastOf(now, certificates(c.CAFile))
+			note(c.CAFile, expiry, soon)
+		}
+		if c.ClientCertificateDir != "" {
+			file := filepath.Join(c.ClientCertificateDir, "tls.crt")
+			if all := certificates(file); len(all) > 0 { // the first is the client's own, the others those above it
+				note(file, all[0].NotAfter, nearEnd(now, all[0]))
+			}
+		}
+	}
+	return words
+}
+
+// lastOf returns when the last of the certificates expires, and whether that is soon.
+func lastOf(now time.Time, all []*x509.Certificate) (expiry time.Time, soon bool) {
+	for _, c := range all {
+		if c.NotAfter.After(expiry) {
+			expiry, soon = c.NotAfter, nearEnd(now, c)
+		}
+	}
+	return expiry, soon
+}
+
+func nearEnd(now time.Time, c *x509.Certificate) bool {
+	return c.NotAfter.Sub(now) < min(expirySoon, c.NotAfter.Sub(c.NotBefore)/lastPartOfLife)
+}
+
+// certificates reads a PEM file. What is no certificate is told by who connects with it.
+func certificates(file string) []*x509.Certificate {
+	rest, err := os.ReadFile(file) //nolint:gosec // the resource names it
+	if err != nil {
+		return nil
+	}
+	var all []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return all
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			all = append(all, c)
+		}
+	}
+}
