@@ -68,7 +68,10 @@ func TestTheRelayRacesOnRealServers(t *testing.T) { //nolint:paralleltest // set
 			t.Errorf("no %s: %+v", name, finding.Quantities)
 		}
 	}
-	if got := strings.Count(out.String(), "\n"); got != 1+2*cfg.Runs {
+	if finding.Median(bench.Together) <= 0 || finding.Median(bench.Together+"'s memory") != 0 {
+		t.Errorf("the bare loop with Kafka's client: %+v", finding.Quantities)
+	}
+	if got := strings.Count(out.String(), "\n"); got != 1+3*cfg.Runs {
 		t.Errorf("%d lines of progress:\n%s", got, &out)
 	}
 }

@@ -87,6 +87,8 @@ const (
 	Producer = "producer"
 	// Together is what the machine can do of both at once: the bare loop with the broker's own client within it.
 	Together = "together"
+
+	togetherWhat = "the bare loop with the broker's client within it: no lease, no gates, no order"
 	// Relay is the product.
 	Relay = "relay"
 )
@@ -105,7 +107,7 @@ func contestants(d *Destination) []contestant {
 			drain: produce, noTable: true,
 		},
 		contestant{
-			name: Together, what: "the bare loop with that client within it: no lease, no gates, no order",
+			name: Together, what: togetherWhat,
 			drain: togetherDrain,
 		},
 		contestant{name: Relay, what: "the relay, to " + d.Name, drain: relayDrain})

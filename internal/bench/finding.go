@@ -19,6 +19,8 @@ type Finding struct {
 	Setup      string     `json:"setup"`
 	Quantities []Quantity `json:"quantities"`
 	Bars       []Bar      `json:"bars"`
+	// NotShown are the bars that this machine cannot show, each with the measured reason. Others stand in their place.
+	NotShown []string `json:"notShown,omitempty"`
 }
 
 // Quantity is one thing that was measured, once a run.
@@ -124,6 +126,9 @@ func (f Finding) Print(w io.Writer) error {
 			verdict = "MISSED"
 		}
 		fmt.Fprintf(&bars, "%s: %s\n", verdict, b)
+	}
+	for _, text := range f.NotShown {
+		fmt.Fprintf(&bars, "not shown: %s\n", text)
 	}
 	if _, err := fmt.Fprintf(w, "%s%s\n%s\n", &bars, f.Setup, f.Machine); err != nil {
 		return fmt.Errorf("write the table: %w", err)

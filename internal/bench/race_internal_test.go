@@ -234,8 +234,9 @@ func TestARunThatIsGivenUpSaysWhatHadArrived(t *testing.T) {
 func TestTheRelayIsJudgedByItsRivals(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
-		relay, rival, relayMemory, rivalMemory float64
-		missed                                 []string
+		relay, rival, relayMemory, rivalMemory, together float64
+		missed                                           []string
+		notShown                                         string
 	}{
 		"twice as fast with a twentieth of the memory": {relay: 100, rival: 50, relayMemory: 50, rivalMemory: 1000},
 		"exactly at the bars":                          {relay: 85, rival: 50, relayMemory: 100, rivalMemory: 1000},
@@ -246,6 +247,24 @@ func TestTheRelayIsJudgedByItsRivals(t *testing.T) {
 		"too large": {
 			relay: 100, rival: 50, relayMemory: 150, rivalMemory: 1000,
 			missed: []string{"the relay's memory: 0.15 of that of debezium, the bar is at most 0.1"},
+		},
+		"as fast as the machine can do it": {
+			relay:       70,
+			rival:       50,
+			relayMemory: 50,
+			rivalMemory: 1000,
+			together:    80,
+			notShown: "1.7 times the rate of debezium: the bare loop with the broker's own client, without a relay, reaches 1.6 " +
+				"times, the relay 1.4 times",
+		},
+		"too slow for what the machine can do": {
+			relay: 50, rival: 50, relayMemory: 50, rivalMemory: 1000, together: 80,
+			missed:   []string{"the relay's rate: 0.625 times that of together, the bar is at least 0.7"},
+			notShown: "1.7 times the rate of debezium",
+		},
+		"too slow where the machine can do more": {
+			relay: 80, rival: 50, relayMemory: 50, rivalMemory: 1000, together: 85,
+			missed: []string{"the relay's rate: 1.6 times that of debezium, the bar is at least 1.7"},
 		},
 		"both": {
 			relay: 50, rival: 50, relayMemory: 150, rivalMemory: 1000,
@@ -261,7 +280,19 @@ func TestTheRelayIsJudgedByItsRivals(t *testing.T) {
 			f.add("debezium", "rows/s", "", tc.rival)
 			f.add(memoryOf("debezium"), "MiB", "", tc.rivalMemory)
 
+			if tc.together > 0 {
+				f.add(Together, "rows/s", "", tc.together)
+			}
+
 			judge(&f, []Rival{{Name: "debezium", Rate: 1.7, Memory: 0.1}})
+
+			if got := strings.Join(
+				f.NotShown,
+				"; ",
+			); !strings.HasPrefix(got, tc.notShown) ||
+				(got == "") != (tc.notShown == "") {
+				t.Errorf("not shown: %q, want %q", got, tc.notShown)
+			}
 
 			err := f.Verdict()
 			if (err != nil) != (len(tc.missed) > 0) {
