@@ -62,6 +62,10 @@ func (l *lane) claim(ctx context.Context, now time.Time) {
 				return
 			}
 			if l.mem.moved(c) {
+				l.log.WarnContext(
+					ctx,
+					"The database server is another one than before, or was restarted: reading all anew",
+				)
 				l.readDone("claim")
 				l.readAt = answered.Add(l.batch.PollInterval)
 				return

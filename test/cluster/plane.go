@@ -54,18 +54,48 @@ func Start(ctx context.Context) (p *Plane, err error) {
 			err = errors.Join(err, begun.Stop())
 		}
 	}()
+	if p.dir, err = os.MkdirTemp("", "postrider-cluster-"); err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	if err := p.endServersWithParent(); err != nil {
+		return nil, err
+	}
 	if p.Config, err = p.env.Start(); err != nil {
 		return nil, fmt.Errorf("start the API server: %w", err)
 	}
 	p.Config.QPS, p.Config.Burst = -1, 0 // tests are in a hurry
-	if p.dir, err = os.MkdirTemp("", "postrider-cluster-"); err != nil {
-		return nil, fmt.Errorf("make a folder: %w", err)
-	}
 	p.Kubeconfig = filepath.Join(p.dir, "kubeconfig")
 	if err := os.WriteFile(p.Kubeconfig, p.env.KubeConfig, 0o600); err != nil {
 		return nil, fmt.Errorf("write the kubeconfig: %w", err)
 	}
 	return p, p.startControllerManager(ctx)
+}
+
+// endServersWithParent has etcd and the API server, which the library starts, end with this process, however that ends. The
+// library takes a program's path and nothing more: the program is a script that sets its own death signal. Without
+// setpriv, which Linux has, they end when they are stopped.
+func (p *Plane) endServersWithParent() error {
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	script := func(server string) string {
+		return fmt.Sprintf(
+			"#!/bin/sh\nexec '%s' --pdeathsig KILL '%s' \"$@\"\n",
+			setpriv,
+			filepath.Join(p.assets, server),
+		)
+	}
+	paths := make(map[string]string)
+	for _, server := range []string{"etcd", "kube-apiserver"} {
+		paths[server] = filepath.Join(p.dir, server)
+		if err := os.WriteFile(paths[server], []byte(script(server)), 0o700); err != nil {
+			return fmt.Errorf("write what starts %s: %w", server, err)
+		}
+	}
+	p.env.ControlPlane.Etcd = &envtest.Etcd{Path: paths["etcd"]}
+	p.env.ControlPlane.APIServer = &envtest.APIServer{Path: paths["kube-apiserver"]}
+	return nil
 }
 
 // startControllerManager runs what makes Pods of Deployments and collects what is left of deleted owners. It ends with
