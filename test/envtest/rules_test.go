@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -43,13 +44,15 @@ func TestTheServerHasTheSameRules(t *testing.T) {
 			var err error
 			if tc.Old != nil {
 				u.SetNamespace(stored.name)
-				now := &unstructured.Unstructured{}
-				now.SetGroupVersionKind(u.GroupVersionKind())
-				if err := theBed.admin.Get(t.Context(), client.ObjectKeyFromObject(u), now); err != nil {
-					t.Fatal(err)
-				}
-				u.SetResourceVersion(now.GetResourceVersion())
-				err = strict.Update(t.Context(), u, client.DryRunAll)
+				err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the operator writes its status
+					now := &unstructured.Unstructured{}
+					now.SetGroupVersionKind(u.GroupVersionKind())
+					if err := theBed.admin.Get(t.Context(), client.ObjectKeyFromObject(u), now); err != nil {
+						t.Fatal(err)
+					}
+					u.SetResourceVersion(now.GetResourceVersion())
+					return strict.Update(t.Context(), u, client.DryRunAll)
+				})
 			} else {
 				if _, named := tc.Object["metadata"].(map[string]any); named {
 					u.SetNamespace(empty.name)
