@@ -50,11 +50,11 @@ const (
 	ConditionTargetMayDiscard = "TargetMayDiscard"
 	// ConditionNonDurableDatabase says that the database is set up so that it may lose transactions that it committed.
 	ConditionNonDurableDatabase = "NonDurableDatabase"
-	// ConditionVacuumBlocked says that a transaction has been open for ten minutes or longer while many dead rows are not
-	// cleaned away, so that reads slow down.
+	// ConditionVacuumBlocked says that a transaction, a prepared one or a replication slot has kept many dead rows from being
+	// cleaned away for ten minutes or longer, so that reads slow down.
 	ConditionVacuumBlocked = "VacuumBlocked"
 	// ConditionCertificateExpiring says that a client certificate, or the last authority of a CA bundle, expires soon: in
-	// less than 14 days, or than a fifth of its life.
+	// less than 14 days, or a fifth of its life where that is shorter.
 	ConditionCertificateExpiring = "CertificateExpiring"
 )
 

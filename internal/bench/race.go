@@ -131,16 +131,14 @@ const ofTogether = 0.7
 // below a rate even without a relay between them, no relay could show it there: it is held to a part of what they reach.
 func judge(f *Finding, rivals []Rival) {
 	for _, r := range rivals {
-		if most := f.Median(Together) / f.Median(r.Name); most > 0 && most < r.Rate {
-			f.NotShown = append(
-				f.NotShown,
-				fmt.Sprintf("%s times the rate of %s: the bare loop with the broker's own client, "+
-					"without a relay, reaches %s times, the relay %s times",
-					figure(r.Rate), r.Name, figure(most), figure(f.Median(Relay)/f.Median(r.Name))),
-			)
+		reached, most := f.Median(Relay)/f.Median(r.Name), f.Median(Together)/f.Median(r.Name)
+		if reached < r.Rate && most > 0 && most < r.Rate {
+			f.NotShown = append(f.NotShown, fmt.Sprintf(
+				"%s times the rate of %s: the bare loop with the broker's own client, without a relay, reaches %s times, "+
+					"the relay %s times", figure(r.Rate), r.Name, figure(most), figure(reached)))
 			f.least("the relay's rate", "times that of "+Together, f.Median(Relay)/f.Median(Together), ofTogether)
 		} else {
-			f.least("the relay's rate", "times that of "+r.Name, f.Median(Relay)/f.Median(r.Name), r.Rate)
+			f.least("the relay's rate", "times that of "+r.Name, reached, r.Rate)
 		}
 		if r.Memory > 0 {
 			share := f.Median(memoryOf(Relay)) / f.Median(memoryOf(r.Name))

@@ -24,8 +24,8 @@ const (
 	blockedAfter = 10 * time.Minute
 	manyDead     = 10_000
 
-	// A certificate expires soon when less than this, or than a fifth of its life, is left of it: who renews by itself
-	// has done so before.
+	// A certificate expires soon when less than this is left of it, or than a fifth of its life where that is shorter: who
+	// renews by itself has done so before.
 	expirySoon     = 14 * 24 * time.Hour
 	lastPartOfLife = 5
 
@@ -41,6 +41,7 @@ type outlook struct {
 
 	mu      sync.Mutex
 	seen    postgres.Survey
+	at      time.Time            // when that was seen
 	since   map[string]time.Time // when each holder was seen first
 	expires string
 }
@@ -99,19 +100,19 @@ func (o *outlook) look(ctx context.Context) {
 			since[h.ID] = at
 		}
 	}
-	o.seen, o.since = seen, since
+	o.seen, o.at, o.since = seen, now, since
 }
 
-// oldest returns the holder that has been there for longest, and since when.
-func (o *outlook) oldest() (postgres.Holder, time.Time) {
-	var holder postgres.Holder
-	var since time.Time
-	for _, h := range o.seen.Holders {
-		if at := o.since[h.ID]; holder.ID == "" || at.Before(since) {
-			holder, since = h, at
-		}
+// blocking returns what has held back cleaning most, and for long, nil where nothing has.
+func (o *outlook) blocking() *postgres.Holder {
+	if len(o.seen.Holders) == 0 || o.seen.DeadRows < manyDead {
+		return nil
 	}
-	return holder, since
+	h := &o.seen.Holders[0]
+	if o.at.Sub(o.since[h.ID]) < blockedAfter {
+		return nil
+	}
+	return h
 }
 
 // conditions are the warnings that hold. Their words do not change while the cause does not: each change would be written.
@@ -126,11 +127,10 @@ func (o *outlook) conditions() []statusz.Condition {
 				"it said was committed, and a broker may have it: set to on: "+strings.Join(loose, ", ")),
 		)
 	}
-	h, since := o.oldest()
-	if h.ID != "" && o.seen.DeadRows >= manyDead && o.now().Sub(since) >= blockedAfter {
+	if h := o.blocking(); h != nil {
 		out = append(out, condition(vacuumBlocked, statusTrue, "OldTransaction", fmt.Sprintf(
-			"%s, open since %s or longer, keeps more than %d dead rows that reads pass over. Look why, or end it: %s",
-			h.What, since.UTC().Format(time.RFC3339), manyDead, h.Remedy)))
+			"%s has been there for %v or longer: more than %d dead rows cannot be cleaned away, and reads pass over them. "+
+				"Look why it is there, or end it: %s", h.What, blockedAfter, manyDead, h.Remedy)))
 	}
 	if o.expires != "" {
 		out = append(out, condition(certificateExpiring, statusTrue, "ExpiresSoon", o.expires))

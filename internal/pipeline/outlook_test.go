@@ -30,7 +30,7 @@ func TestWhatHoldsBackCleaningForLongIsTold(t *testing.T) {
 		What:   "a transaction of process 4711",
 		Remedy: "SELECT pg_terminate_backend(4711)",
 	}
-	seen, now := postgres.Survey{Holders: []postgres.Holder{{ID: "1"}, holder}, DeadRows: manyDead}, noon
+	seen, now := postgres.Survey{Holders: []postgres.Holder{holder, {ID: "1"}}, DeadRows: manyDead}, noon
 	var fails error
 	o := &outlook{
 		survey: func(context.Context) (postgres.Survey, error) { return seen, fails },
@@ -50,12 +50,12 @@ func TestWhatHoldsBackCleaningForLongIsTold(t *testing.T) {
 		return conditions[0].Message
 	}
 	early := told(0)
-	seen.Holders[0].ID = "2" // short transactions come and go
+	seen.Holders[1].ID = "2" // short transactions come and go
 	if got := early + told(blockedAfter-time.Second); got != "" {
 		t.Errorf("told too soon: %s", got)
 	}
 	words := told(time.Second)
-	for _, part := range []string{"process 4711", "12:00:00Z", "10000", holder.Remedy} {
+	for _, part := range []string{"process 4711", "10m0s", "10000", holder.Remedy} {
 		if !strings.Contains(words, part) {
 			t.Errorf("%q lacks %q", words, part)
 		}
@@ -69,10 +69,15 @@ func TestWhatHoldsBackCleaningForLongIsTold(t *testing.T) {
 		t.Errorf("a look that fails shows %q, want what was seen before", again)
 	}
 	fails = nil
-	seen.Holders[0].ID, seen.Holders[1].ID = "3", "8"
-	if got := told(0); got != "" {
-		t.Errorf("another holder is told at once: %s", got)
+	seen.Holders[0].ID = "8" // the same session with a newer snapshot, say
+	if got := told(time.Minute) + told(blockedAfter-time.Second); got != "" {
+		t.Errorf("another holder is told too soon: %s", got)
 	}
+	fails = errors.New("no answer")
+	if got := told(time.Hour); got != "" {
+		t.Errorf("told of what nobody has seen for long: %s", got)
+	}
+	fails = nil
 	seen.DeadRows = manyDead - 1
 	if got := told(time.Hour); got != "" {
 		t.Errorf("told without many dead rows: %s", got)

@@ -202,7 +202,7 @@ func TestARelayTakesANewConfigOverInPlace(t *testing.T) {
 	}
 }
 
-// P12: a database that may lose what it committed is told of, and so is that all is well again.
+// P12: a database that may lose what it committed is told of.
 func TestADatabaseThatMayLoseCommitsIsTold(t *testing.T) {
 	t.Parallel()
 	o := newOrders(t, testkit.OwnDatabase(map[string]string{"synchronous_commit": "off"}))

@@ -14,22 +14,24 @@ type Survey struct {
 	Loose []string
 	// DeadRows is the server's estimate of how many rows of the table are dead and not cleaned away yet.
 	DeadRows int64
-	// Holders may keep dead rows from being cleaned away, the likelier ones first.
+	// Holders keep dead rows from being cleaned away, the one that holds back most at first.
 	Holders []Holder
 }
 
 // Holder is a transaction, or something that stands for one, that may still have to see rows which are dead for others.
 type Holder struct {
-	// ID is its own for as long as it lives.
+	// ID is its own, and another one when it no longer holds back what it did.
 	ID string
-	// What names it for a person, Remedy is the statement that ends it.
+	// What names it for a person, Remedy says what ends it.
 	What, Remedy string
 }
 
-// looseSQL and holdersSQL ask for what every role may see. A session's snapshot is not among it, but that a transaction is
-// open, by its virtual id, and that it has an id of its own and so has written. Where the role may see more
-// (pg_read_all_stats), what has neither snapshot nor id is left out. Transactions of other databases do not count, a
-// standby's does; cleaning itself, which has no user, holds nothing back.
+// looseSQL and holdersSQL ask for what every role may see. The settings are those of the worker's own sessions: what was set
+// for another role alone is not among them.
+//
+// A transaction holds back cleaning by its snapshot (backend_xmin) or by its own id, which bounds the snapshots of all
+// others and so comes first. Those of other databases do not count; a standby's does, by its slot or its sender. VACUUM
+// itself holds nothing back: autovacuum has no user.
 const (
 	looseSQL = `
 SELECT coalesce(array_agg(name || ' = off' ORDER BY name), '{}'),
@@ -37,24 +39,28 @@ SELECT coalesce(array_agg(name || ' = off' ORDER BY name), '{}'),
 FROM pg_catalog.pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off'`
 
 	holdersSQL = `
-SELECT 'prepared ' || p.gid, pg_catalog.format('the prepared transaction %L', p.gid),
-  pg_catalog.format('ROLLBACK PREPARED %L', p.gid)
-FROM pg_catalog.pg_prepared_xacts p WHERE p.database = pg_catalog.current_database()
-UNION ALL
-SELECT 'slot ' || s.slot_name, pg_catalog.format('the replication slot %I', s.slot_name),
-  pg_catalog.format('SELECT pg_drop_replication_slot(%L)', s.slot_name)
-FROM pg_catalog.pg_replication_slots s WHERE s.xmin IS NOT NULL
-UNION ALL
-(SELECT 'session ' || l.virtualtransaction,
-  pg_catalog.format('a transaction of process %s, user %I', a.pid, a.usename)
-    || coalesce(', application "' || nullif(a.application_name, '') || '"', ''),
-  pg_catalog.format('SELECT pg_terminate_backend(%s)', a.pid)
-FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a USING (pid)
-WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.pid <> pg_catalog.pg_backend_pid()
-  AND a.usename IS NOT NULL AND (a.datname IS NULL OR a.datname = pg_catalog.current_database())
-  AND (a.state IS NULL OR a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
-ORDER BY EXISTS (SELECT FROM pg_catalog.pg_locks own WHERE own.pid = l.pid AND own.locktype = 'transactionid'
-  AND own.mode = 'ExclusiveLock' AND own.granted) DESC)`
+SELECT x.kind || ' ' || x.name || ' ' || x.xid, x.what, x.remedy FROM (
+  SELECT 'session' AS kind, a.pid::text AS name, a.backend_xid IS NOT NULL AS own,
+    CASE WHEN a.backend_xid IS NULL OR pg_catalog.age(a.backend_xmin) > pg_catalog.age(a.backend_xid)
+      THEN a.backend_xmin ELSE a.backend_xid END AS xid,
+    pg_catalog.format('a transaction of process %s, user %I', a.pid, a.usename)
+      || coalesce(', application "' || nullif(a.application_name, '') || '"', '') AS what,
+    pg_catalog.format('SELECT pg_terminate_backend(%s)', a.pid) AS remedy
+  FROM pg_catalog.pg_stat_activity a
+  WHERE a.pid <> pg_catalog.pg_backend_pid() AND a.usename IS NOT NULL
+    AND (a.datname IS NULL OR a.datname = pg_catalog.current_database())
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_progress_vacuum v WHERE v.pid = a.pid)
+  UNION ALL
+  SELECT 'prepared', p.gid, true, p.transaction, pg_catalog.format('the prepared transaction %L', p.gid),
+    pg_catalog.format('ROLLBACK PREPARED %L', p.gid)
+  FROM pg_catalog.pg_prepared_xacts p WHERE p.database = pg_catalog.current_database()
+  UNION ALL
+  SELECT 'slot', s.slot_name, false, s.xmin, pg_catalog.format('the replication slot %I', s.slot_name),
+    CASE WHEN s.active THEN 'look for a long query on its standby'
+      ELSE pg_catalog.format('SELECT pg_drop_replication_slot(%L)', s.slot_name) END
+  FROM pg_catalog.pg_replication_slots s) x
+WHERE x.xid IS NOT NULL
+ORDER BY pg_catalog.age(x.xid) DESC, x.own DESC, x.kind, x.name`
 )
 
 // Look returns what the database shows now. The table is named as the session finds it, quoted.

@@ -118,3 +118,37 @@ func TestDeadRowsAndHoldersAreSeenWithoutRights(t *testing.T) {
 		})
 	})
 }
+
+// A session whose snapshots follow each other holds back nothing for long: each is another holder.
+func TestASnapshotThatMovesOnIsAnotherHolder(t *testing.T) {
+	t.Parallel()
+	db := testkit.Postgres(t, testkit.OwnDatabase(nil))
+	db.Exec(`CREATE TABLE ours (id int)`)
+	reader := db.Connect()
+	snapshot := func() string {
+		t.Helper()
+		for _, statement := range []string{"BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM ours"} {
+			if _, err := reader.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return holder0(t, db).ID
+	}
+	first := snapshot()
+	if _, err := reader.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	db.Exec(`INSERT INTO ours VALUES (1)`)
+	if second := snapshot(); second == first {
+		t.Errorf("a newer snapshot of the same session is the same holder %q", second)
+	}
+	if _, err := reader.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Exec(t.Context(), "BEGIN"); err != nil { // without a snapshot
+		t.Fatal(err)
+	}
+	if left := look(t, db, "ours").Holders; len(left) != 0 {
+		t.Errorf("holders %+v while nobody has a snapshot or an id", left)
+	}
+}

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -179,5 +180,46 @@ func TestG7AnOutageLongerThanTheBudgetMakesNoDeadLetter(t *testing.T) {
 	w.awaitEmpty()
 	if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM message_failure`); n != 0 {
 		t.Errorf("%d dead letters of an outage", n)
+	}
+}
+
+// S07, S08: when many messages failed, retries are a bounded share of what is sent: here so many a second, since nothing else
+// is. Nothing is lost or reordered by it.
+func TestRetriesAreABoundedShare(t *testing.T) {
+	t.Parallel()
+	const keys, aSecond = 40, 20
+	w := newWorld(t, 1)
+	var mu sync.Mutex
+	tries := make(map[message.ID]int)
+	retries := 0
+	w.broker.script(func(m message.Message) (broker.Confirmation, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if tries[m.ID]++; tries[m.ID] > 1 {
+			retries++
+		}
+		if tries[m.ID] <= 2 {
+			return rejected, false
+		}
+		return confirmed, true
+	})
+	for i := range keys {
+		w.put(fmt.Sprintf("key-%d", i), 2)
+	}
+	began := time.Now()
+	w.start(options{config: func(c *relay.Config) {
+		c.Share = retry.Share{Percent: 1, MinPerSecond: aSecond}
+		c.Backoff = retry.Backoff{Initial: time.Millisecond, Max: 2 * time.Millisecond}
+	}})
+	w.awaitEmpty()
+	took := time.Since(began)
+	mu.Lock()
+	defer mu.Unlock()
+	// Each second's share, the purse that was full at first, and one percent of all that was sent.
+	if most := aSecond*(took.Seconds()+1) + 0.01*float64(retries+2*keys) + 1; float64(retries) > most {
+		t.Errorf("%d retries in %v, want at most %.0f", retries, took, most)
+	}
+	for i := range keys {
+		w.inOrder(fmt.Sprintf("key-%d", i), 2)
 	}
 }

@@ -376,7 +376,8 @@ func TestADatabaseThatWasRestoredToAnOlderPointWedgesNothing(t *testing.T) {
 			server := testkit.PostgresServer(t, local.PostgresConfig{Dir: dir})
 			w := newWorld(t, 2, testkit.OnServer(server))
 			b := backups{w, server, dir}
-			p := w.start(options{config: short})
+			log := testkit.NewLog(t)
+			p := w.start(options{config: short, log: log.Logger()})
 			w.put("k", 5)
 			w.awaitEmpty()
 			var refusing atomic.Bool
@@ -422,6 +423,9 @@ func TestADatabaseThatWasRestoredToAnOlderPointWedgesNothing(t *testing.T) {
 				t.Errorf("versions (-want +got):\n%s", diff)
 			}
 			w.inOrder("l", 2)
+			if survives && !log.Contains("The database server is another one than before") {
+				t.Error("nothing was said of the other server")
+			}
 		})
 	}
 }

@@ -289,6 +289,62 @@ func TestNoPublishOutlivesItsLease(t *testing.T) {
 	}
 }
 
+// endings is a broker that takes its time and remembers until when each publish might have run.
+type endings struct {
+	*ledger
+	latest atomic.Int64
+}
+
+func (e *endings) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
+	if until, ok := ctx.Deadline(); ok {
+		e.latest.Store(max(e.latest.Load(), until.UnixNano()))
+	}
+	return e.ledger.Publish(ctx, batch)
+}
+
+// A9: a publish is cut when the lease ends that it relies on, where that is before its own bound.
+func TestAPublishIsCutWhenItsLeaseEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	h := &hooks{}
+	watch := &endings{ledger: w.broker}
+	var renewed atomic.Int64 // when the last renewal that succeeded was answered
+	h.set(func(h *hooks) {
+		h.renew = func(call func() error) error {
+			err := call()
+			renewed.Store(time.Now().UnixNano())
+			return err
+		}
+	})
+	w.start(options{config: func(c *relay.Config) {
+		short(c)
+		c.Batch.PublishTimeout = c.LeaseDuration - c.LeaseMargin - time.Millisecond // the most that is taken
+	}, wrap: h.wrap, publisher: watch})
+	w.put("k", 1)
+	w.awaitEmpty()
+	testkit.Eventually(t, patience, "the lease was renewed", func() bool { return renewed.Load() > 0 })
+	failed := make(chan struct{}, 100)
+	h.set(func(h *hooks) {
+		h.renew = func(func() error) error {
+			failed <- struct{}{}
+			return errLostAnswer
+		}
+	})
+	<-failed
+	w.put("k", 1) // sent within what is left of the lease, or not at all
+	for range 6 {
+		<-failed
+	}
+	cfg := w.config()
+	short(&cfg)
+	end := renewed.Load() + int64(cfg.LeaseDuration-cfg.LeaseMargin)
+	if over := time.Duration(watch.latest.Load() - end); over > 0 {
+		t.Errorf("a publish might have run for %v beyond its lease", over)
+	}
+	h.set(func(h *hooks) { h.renew = nil })
+	w.awaitEmpty()
+}
+
 // stuck is a broker client that ignores its context.
 type stuck struct {
 	entered chan struct{}

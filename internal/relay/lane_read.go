@@ -61,13 +61,8 @@ func (l *lane) claim(ctx context.Context, now time.Time) {
 				l.readFailed(ctx, answered, "claim", err)
 				return
 			}
-			if l.mem.moved(c) {
-				l.log.WarnContext(
-					ctx,
-					"The database server is another one than before, or was restarted: reading all anew",
-				)
-				l.readDone("claim")
-				l.readAt = answered.Add(l.batch.PollInterval)
+			if m := l.mem.moved(c, l.quiet()); m != stays {
+				l.meet(ctx, answered, m)
 				return
 			}
 			if late := l.mem.late(c); len(late) > 0 {
@@ -77,6 +72,17 @@ func (l *lane) claim(ctx context.Context, now time.Time) {
 			l.take(ctx, answered, c, lateRows{})
 		}
 	})
+}
+
+// meet leaves a claim of another server unused.
+func (l *lane) meet(ctx context.Context, now time.Time, m move) {
+	l.readDone("claim")
+	l.claimAt = now
+	if m == leaving {
+		l.readAt = now.Add(l.batch.PollInterval) // until then nothing of the server before may be left
+		return
+	}
+	l.log.WarnContext(ctx, "The database server is another one than before, or was restarted: reading all anew")
 }
 
 // fetch reads the late rows of a claim.

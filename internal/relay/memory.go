@@ -82,23 +82,35 @@ func (m *memory) begin(b Batch, rescan bool) shard.Window {
 	}
 }
 
-// moved says that a claim is of another server than the one that everything here is known of: the database was restarted,
+// move is what a claim says of the server that answered it.
+type move uint8
+
+const (
+	stays move = iota // the same as before: the claim is good
+	// leaving: another one, while something of the one before is in hand or is being written. The claim is not good.
+	leaving
+	// arrived: another one, which is believed from now on. The claim is not good; the next one starts at the bottom.
+	arrived
+)
+
+// moved says whether a claim is of another server than the one that everything here is known of: the database was restarted,
 // restored to an older point or failed over to a copy that lacks the last of it. Such a server may give out positions
-// again, so that a new row may appear at or below the floor, or where a row is in hand that it does not have. The claim is
-// not to be used. The next one starts at the bottom, once nothing of the server before is in hand any more. A connection
-// that breaks tells the same mostly; but where a pooler is between, or none was in use, none does.
-func (m *memory) moved(c shard.Claim) bool {
+// again, so that a new row may appear at or below the floor, or where a row is in hand that it does not have. A connection
+// that breaks tells the same mostly; but where a pooler is between, or none was in use, none does. atRest says that the lane
+// publishes and writes nothing, also of keys that are due.
+func (m *memory) moved(c shard.Claim, atRest bool) move {
 	if m.server.IsZero() {
 		m.server = c.Server
 	}
 	if m.server.Equal(c.Server) {
-		return false
+		return stays
 	}
 	m.distrust()
-	if len(m.inHand) == 0 {
-		m.server, m.read, m.sent = c.Server, 0, sentKeys{}
+	if !atRest || len(m.inHand) > 0 {
+		return leaving
 	}
-	return true
+	m.server, m.read, m.sent = c.Server, 0, sentKeys{}
+	return arrived
 }
 
 // late returns the positions below what was read that the lane does not know, in order: rows that committed

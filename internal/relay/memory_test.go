@@ -108,22 +108,23 @@ func TestNothingThatAnotherServerShowedIsBelieved(t *testing.T) {
 	m.settled(rows(row("a", 1)), 100, 3)
 	m.read1(t, 200)
 	for range 2 {
-		if m.moved(shard.Claim{Server: before}) || m.floor == 0 {
-			t.Fatalf("the server is the same, and the floor %d", m.floor)
+		if got := m.moved(shard.Claim{Server: before}, true); got != stays || m.floor == 0 {
+			t.Fatalf("moved() = %v of the same server, and the floor is %d", got, m.floor)
 		}
 	}
-	if !m.moved(shard.Claim{Server: after}) || m.floor != 0 {
-		t.Errorf("floor = %d after a claim of another server", m.floor)
-	}
-	if !m.moved(shard.Claim{Server: after}) {
-		t.Error("the other server is believed, while rows of the one before are in hand where it may have others")
+	if got := m.moved(shard.Claim{Server: after}, true); got != leaving || m.floor != 0 {
+		t.Errorf("moved() = %v and floor %d while rows of the one before are in hand", got, m.floor)
 	}
 	m.settled(rows(row("b", 2), row("c", 3)), 110, 3)
-	if !m.moved(shard.Claim{Server: after}) || m.read != 0 || m.note != (note{}) {
-		t.Errorf("read = %d, note %v, want all from the bottom", m.read, m.note)
+	if got := m.moved(shard.Claim{Server: after}, false); got != leaving || m.note != (note{}) {
+		t.Errorf("moved() = %v and note %v while something is being written", got, m.note)
 	}
-	if m.moved(shard.Claim{Server: after}) {
-		t.Error("the other server is not believed when nothing of the one before is in hand")
+	m.wrote(120, 3)
+	if got := m.moved(shard.Claim{Server: after}, true); got != arrived || m.read != 0 || m.note != (note{}) {
+		t.Errorf("moved() = %v, read = %d, note %v, want all from the bottom", got, m.read, m.note)
+	}
+	if got := m.moved(shard.Claim{Server: after}, true); got != stays {
+		t.Errorf("moved() = %v of a server that is believed", got)
 	}
 }
 

@@ -98,16 +98,45 @@ func TestFullStreamPausesAndLosesNothing(t *testing.T) {
 	})
 	p := newPublisher(t, dial(t, testConfig(server.Addr(), stream.Name)), PublisherConfig{Subject: stream.Subject("a")})
 	confirmed := 0
-	for _, c := range publish(t, p, numbered(12)...) {
+	var refused []message.Message
+	batch := numbered(12)
+	for i, c := range publish(t, p, batch...) {
 		if c.Outcome == broker.Confirmed {
 			confirmed++
 			continue
 		}
 		want(t, c, broker.Unavailable, broker.ReasonStreamFull)
+		refused = append(refused, batch[i])
 	}
 	if all := stored(t, server.JetStream(), stream.Name); confirmed != 5 || len(all) != 5 {
 		t.Errorf("%d confirmed, %d stored, want 5", confirmed, len(all))
 	}
+	full, err := server.JetStream().Stream(t.Context(), stream.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := full.Purge(t.Context()); err != nil { // somebody consumes again
+		t.Fatal(err)
+	}
+	for _, c := range publish(t, p, refused[:5]...) {
+		want(t, c, broker.Confirmed, "")
+	}
+	brokertest.WantInOrder(t, stored(t, server.JetStream(), stream.Name), refused[:5], false)
+}
+
+// N4, D09: when the duplicate window has ended the stream takes a message again. Both times it is confirmed, and one event
+// id says that it is one message.
+func TestAfterTheDuplicateWindowAMessageIsStoredAgain(t *testing.T) {
+	t.Parallel()
+	server := testkit.NATS(t)
+	stream := server.Stream(jetstream.StreamConfig{Duplicates: 100 * time.Millisecond})
+	p := newPublisher(t, dial(t, testConfig(server.Addr(), stream.Name)), PublisherConfig{Subject: stream.Subject("a")})
+	m := numbered(1)
+	testkit.Eventually(t, time.Minute, "the stream has it twice", func() bool {
+		want(t, publish(t, p, m...)[0], broker.Confirmed, "")
+		return len(stored(t, server.JetStream(), stream.Name)) >= 2
+	})
+	brokertest.WantInOrder(t, stored(t, server.JetStream(), stream.Name), m, true)
 }
 
 func TestTooLarge(t *testing.T) {

@@ -92,6 +92,26 @@ func TestTheMissingExchangeIsAConditionWithItsCommand(t *testing.T) {
 	want(t, "with a queue", publish(t, p, to(""))[0], broker.Confirmed, "")
 }
 
+// L06: an exchange that was proven may go, as when a broker is set up anew. That is a state, and not the messages' fault.
+func TestAnExchangeThatGoesAwayIsAState(t *testing.T) {
+	t.Parallel()
+	server := testkit.RabbitMQ(t)
+	declare(t, server)
+	p := newPublisher(t, testConfig(t, server, server.Addr()), PublisherConfig{
+		Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify,
+	})
+	want(t, "while it is there", publish(t, p, to(""))[0], broker.Confirmed, "")
+	if err := server.Channel().ExchangeDelete(testExchange, false, false); err != nil {
+		t.Fatal(err)
+	}
+	if got := publish(t, p, to(""))[0]; got.Outcome != broker.Unknown && got.Outcome != broker.Unavailable {
+		t.Errorf("what was under way is %v %s, want it unknown or postponed", got.Outcome, got.Reason)
+	}
+	want(t, "once it is known", publish(t, p, to(""))[0], broker.Unavailable, broker.ReasonStreamMissing)
+	declare(t, server)
+	want(t, "when it is made again", publish(t, p, to(""))[0], broker.Confirmed, "")
+}
+
 // The broker confirms what it drops since no queue is bound. Where that is the relay's own destination, no message is
 // to blame, whether the destination was proven before or not; where a row names it, that row is.
 func TestADestinationWithoutAQueueIsAState(t *testing.T) {

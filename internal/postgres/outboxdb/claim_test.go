@@ -1,6 +1,7 @@
 package outboxdb
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,21 @@ func TestClaimReadsAWholeRow(t *testing.T) {
 	}
 	if c.Cut || c.BelowCut {
 		t.Errorf("cut = %v, %v; nothing was cut", c.Cut, c.BelowCut)
+	}
+}
+
+// L33: no plan that was seen gives the rows in another order, and none promises theirs.
+func TestRowsAreInOrderWhateverThePlan(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	s, _ := o.holder()
+	for range 5 {
+		o.put("k")
+	}
+	s.sql.claim = replace(t, s.sql.claim, "WHERE y.before < $5) r", "WHERE y.before < $5 ORDER BY y.position DESC) r")
+	rows := claimed(t, s, wide()).Rows
+	if len(rows) != 5 || !slices.IsSortedFunc(rows, byPosition) {
+		t.Errorf("rows %+v, want five in order", rows)
 	}
 }
 

@@ -142,6 +142,33 @@ func TestWhileManyRowsAreBeingHeldAClaimLooksAtWhatIsNew(t *testing.T) {
 	}
 }
 
+// P15, S04: while a long transaction keeps what was settled from being cleaned away, a lane passes over none of it: its floor
+// is above. A read from the start would.
+func TestRowsThatCannotBeCleanedAwayCostALaneNothing(t *testing.T) {
+	t.Parallel()
+	alone := pagesWithoutRowsBehind(t)
+	o := newOutbox(t)
+	s := o.store()
+	long, err := o.Connect().BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := long.Exec(t.Context(), `SELECT count(*) FROM message_outbox`); err != nil {
+		t.Fatal(err)
+	}
+	o.Exec(`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
+		SELECT gen_random_uuid(), 't', 'shop', 'gone-' || i, 1, '{}', now() FROM generate_series(1, $1) i`, rowsBehind)
+	last := testkit.Value[int64](o.DB, `SELECT max(position) FROM message_outbox`)
+	o.Exec(`DELETE FROM message_outbox`)
+	o.fill()
+	if got := o.pagesOf(s, last, last); got > 2*alone {
+		t.Errorf("a claim looks at %d pages, %d without the rows that are gone", got, alone)
+	}
+	if start := o.pagesOf(s, 0, 0); start <= 2*alone {
+		t.Errorf("a claim from the start looks at %d pages, %d without: this test would notice nothing", start, alone)
+	}
+}
+
 // lane reads and holds as a relay's lane does, without anything that a broker would take.
 type lane struct {
 	s           *Store
