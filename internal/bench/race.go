@@ -135,7 +135,12 @@ func judge(f *Finding, rivals []Rival) {
 		if reached < r.Rate && most > 0 && most < r.Rate {
 			f.NotShown = append(f.NotShown, fmt.Sprintf(
 				"%s times the rate of %s: the bare loop with the broker's own client, without a relay, reaches %s times, "+
-					"the relay %s times", figure(r.Rate), r.Name, figure(most), figure(reached)))
+					"the relay %s times",
+				figure(r.Rate),
+				r.Name,
+				figure(most),
+				figure(reached),
+			))
 			f.least("the relay's rate", "times that of "+Together, f.Median(Relay)/f.Median(Together), ofTogether)
 		} else {
 			f.least("the relay's rate", "times that of "+r.Name, reached, r.Rate)

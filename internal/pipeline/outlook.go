@@ -130,7 +130,12 @@ func (o *outlook) conditions() []statusz.Condition {
 	if h := o.blocking(); h != nil {
 		out = append(out, condition(vacuumBlocked, statusTrue, "OldTransaction", fmt.Sprintf(
 			"%s has been there for %v or longer: more than %d dead rows cannot be cleaned away, and reads pass over them. "+
-				"Look why it is there, or end it: %s", h.What, blockedAfter, manyDead, h.Remedy)))
+				"Look why it is there, or end it: %s",
+			h.What,
+			blockedAfter,
+			manyDead,
+			h.Remedy,
+		)))
 	}
 	if o.expires != "" {
 		out = append(out, condition(certificateExpiring, statusTrue, "ExpiresSoon", o.expires))

@@ -156,8 +156,11 @@ func TestRowsThatCannotBeCleanedAwayCostALaneNothing(t *testing.T) {
 	if _, err := long.Exec(t.Context(), `SELECT count(*) FROM message_outbox`); err != nil {
 		t.Fatal(err)
 	}
-	o.Exec(`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
-		SELECT gen_random_uuid(), 't', 'shop', 'gone-' || i, 1, '{}', now() FROM generate_series(1, $1) i`, rowsBehind)
+	o.Exec(
+		`INSERT INTO message_outbox (event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
+		SELECT gen_random_uuid(), 't', 'shop', 'gone-' || i, 1, '{}', now() FROM generate_series(1, $1) i`,
+		rowsBehind,
+	)
 	last := testkit.Value[int64](o.DB, `SELECT max(position) FROM message_outbox`)
 	o.Exec(`DELETE FROM message_outbox`)
 	o.fill()
