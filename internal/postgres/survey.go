@@ -29,9 +29,9 @@ type Holder struct {
 // looseSQL and holdersSQL ask for what every role may see. The settings are those of the worker's own sessions: what was set
 // for another role alone is not among them.
 //
-// A transaction holds back cleaning by its snapshot (backend_xmin) or by its own id, which bounds the snapshots of all
-// others and so comes first. Those of other databases do not count; a standby's does, by its slot or its sender. VACUUM
-// itself holds nothing back: autovacuum has no user.
+// A transaction holds back cleaning by its snapshot (backend_xmin) or by its own id, which bounds all snapshots that are
+// taken while it runs, in whatever database, and so comes first. A snapshot counts in its own database only, but for a
+// standby's, by its slot or its sender. VACUUM itself holds nothing back: autovacuum has no user.
 const (
 	looseSQL = `
 SELECT coalesce(array_agg(name || ' = off' ORDER BY name), '{}'),
@@ -41,19 +41,20 @@ FROM pg_catalog.pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchro
 	holdersSQL = `
 SELECT x.kind || ' ' || x.name || ' ' || x.xid, x.what, x.remedy FROM (
   SELECT 'session' AS kind, a.pid::text AS name, a.backend_xid IS NOT NULL AS own,
-    CASE WHEN a.backend_xid IS NULL OR pg_catalog.age(a.backend_xmin) > pg_catalog.age(a.backend_xid)
+    CASE WHEN a.backend_xid IS NULL OR (a.datname IS NOT DISTINCT FROM pg_catalog.current_database()
+        AND pg_catalog.age(a.backend_xmin) > pg_catalog.age(a.backend_xid))
       THEN a.backend_xmin ELSE a.backend_xid END AS xid,
     pg_catalog.format('a transaction of process %s, user %I', a.pid, a.usename)
       || coalesce(', application "' || nullif(a.application_name, '') || '"', '') AS what,
     pg_catalog.format('SELECT pg_terminate_backend(%s)', a.pid) AS remedy
   FROM pg_catalog.pg_stat_activity a
   WHERE a.pid <> pg_catalog.pg_backend_pid() AND a.usename IS NOT NULL
-    AND (a.datname IS NULL OR a.datname = pg_catalog.current_database())
+    AND (a.datname IS NULL OR a.datname = pg_catalog.current_database() OR a.backend_xid IS NOT NULL)
     AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_progress_vacuum v WHERE v.pid = a.pid)
   UNION ALL
   SELECT 'prepared', p.gid, true, p.transaction, pg_catalog.format('the prepared transaction %L', p.gid),
     pg_catalog.format('ROLLBACK PREPARED %L', p.gid)
-  FROM pg_catalog.pg_prepared_xacts p WHERE p.database = pg_catalog.current_database()
+  FROM pg_catalog.pg_prepared_xacts p
   UNION ALL
   SELECT 'slot', s.slot_name, false, s.xmin, pg_catalog.format('the replication slot %I', s.slot_name),
     CASE WHEN s.active THEN 'look for a long query on its standby'

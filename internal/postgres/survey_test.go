@@ -32,7 +32,7 @@ func holder0(t *testing.T, db *testkit.DB) postgres.Holder {
 }
 
 // P15: who keeps dead rows from being cleaned away is named, and what ends it does.
-func TestWhoHoldsBackCleaningIsNamedAndCanBeEnded(t *testing.T) {
+func TestWhoHoldsBackCleaningIsNamedAndCanBeEnded(t *testing.T) { //nolint:tparallel,paralleltest // see below
 	t.Parallel()
 	server := testkit.PostgresServer(t, local.PostgresConfig{
 		Parameters: map[string]string{"max_prepared_transactions": "2"},
@@ -50,7 +50,6 @@ func TestWhoHoldsBackCleaningIsNamedAndCanBeEnded(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			db := testkit.Postgres(t, testkit.OnServer(server), testkit.OwnDatabase(nil))
 			db.Exec(`CREATE TABLE ours (id int)`)
 			holder := db.Connect()
@@ -122,7 +121,8 @@ func TestDeadRowsAndHoldersAreSeenWithoutRights(t *testing.T) {
 // A session whose snapshots follow each other holds back nothing for long: each is another holder.
 func TestASnapshotThatMovesOnIsAnotherHolder(t *testing.T) {
 	t.Parallel()
-	db := testkit.Postgres(t, testkit.OwnDatabase(nil))
+	server := testkit.PostgresServer(t, local.PostgresConfig{}) // where nobody else writes
+	db := testkit.Postgres(t, testkit.OnServer(server))
 	db.Exec(`CREATE TABLE ours (id int)`)
 	reader := db.Connect()
 	snapshot := func() string {
