@@ -32,11 +32,8 @@ func holder0(t *testing.T, db *testkit.DB) postgres.Holder {
 }
 
 // P15: who keeps dead rows from being cleaned away is named, and what ends it does.
-func TestWhoHoldsBackCleaningIsNamedAndCanBeEnded(t *testing.T) { //nolint:tparallel,paralleltest // see below
+func TestWhoHoldsBackCleaningIsNamedAndCanBeEnded(t *testing.T) {
 	t.Parallel()
-	server := testkit.PostgresServer(t, local.PostgresConfig{
-		Parameters: map[string]string{"max_prepared_transactions": "2"},
-	})
 	for name, tc := range map[string]struct {
 		begin []string
 		want  string
@@ -50,7 +47,14 @@ func TestWhoHoldsBackCleaningIsNamedAndCanBeEnded(t *testing.T) { //nolint:tpara
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := testkit.Postgres(t, testkit.OnServer(server), testkit.OwnDatabase(nil))
+			t.Parallel()
+			server := testkit.PostgresServer(
+				t,
+				local.PostgresConfig{ // writers of other databases hold back cleaning too
+					Parameters: map[string]string{"max_prepared_transactions": "2"},
+				},
+			)
+			db := testkit.Postgres(t, testkit.OnServer(server))
 			db.Exec(`CREATE TABLE ours (id int)`)
 			holder := db.Connect()
 			for _, statement := range tc.begin {
