@@ -34,7 +34,7 @@ test-postgres: ## Run what depends on PostgreSQL on versions 15, 16 and 18 too.
 	@hack/preflight.sh cc
 	@go build -o bin/servers ./hack/servers
 	@for version in 15 16 18; do echo "=== PostgreSQL $$version" && CGO_ENABLED=1 bin/servers run --postgres=$$version -- \
-	  go test -race -count=1 -timeout=8m ./internal/postgres/... ./internal/relay/... ./internal/consumer/... \
+	  go test -race -count=1 -timeout=15m ./internal/postgres/... ./internal/relay/... ./internal/consumer/... \
 	  ./internal/verify/... ./outbox/... ./test/integration/... || exit 1; done; echo "OK: PostgreSQL 15, 16 and 18"
 
 .PHONY: test-leases

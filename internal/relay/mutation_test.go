@@ -159,9 +159,9 @@ func TestMutationsOfTheModelAreFound(t *testing.T) {
 	for name, mutate := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for seed := uint64(1); seed <= 15; seed++ {
+			for seed := uint64(1); seed <= 10; seed++ {
 				m := &model{world: newWorld(t, 3), seed: seed, keys: 4, mutate: mutate}
-				trouble := time.Duration(min(seed, 5)) * 3 * time.Second // on a busy machine less happens in a second
+				trouble := time.Duration(min(seed, 4)) * 3 * time.Second // on a busy machine less happens in a second
 				if len(m.run(trouble, 4*time.Second)) > 0 {
 					return
 				}
