@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -147,12 +148,12 @@ func (o *outlook) conditions() []statusz.Condition {
 func soonest(now time.Time, connections ...config.TLS) string {
 	var first time.Time
 	var words string
-	note := func(file string, expiry time.Time, soon bool) {
-		if soon && (words == "" || expiry.Before(first)) {
-			first, words = expiry, fmt.Sprintf(
+	note := func(file string, c *x509.Certificate) {
+		if nearEnd(now, c) && (words == "" || c.NotAfter.Before(first)) {
+			first, words = c.NotAfter, fmt.Sprintf(
 				"what %s holds expires at %s: renew it",
 				file,
-				expiry.UTC().Format(time.RFC3339),
+				c.NotAfter.UTC().Format(time.RFC3339),
 			)
 		}
 	}
@@ -160,29 +161,22 @@ func soonest(now time.Time, connections ...config.TLS) string {
 		if c.Mode == config.TLSInsecure {
 			continue
 		}
-		if c.CAFile != "" {
+		if all := certificates(c.CAFile); len(all) > 0 {
 			// Of authorities one that lasts is enough: the old and the new one are there together in a rotation.
-			expiry, soon := lastOf(now, certificates(c.CAFile))
-			note(c.CAFile, expiry, soon)
+			note(
+				c.CAFile,
+				slices.MaxFunc(all, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }),
+			)
 		}
-		if c.ClientCertificateDir != "" {
-			file := filepath.Join(c.ClientCertificateDir, "tls.crt")
-			if all := certificates(file); len(all) > 0 { // the first is the client's own, the others those above it
-				note(file, all[0].NotAfter, nearEnd(now, all[0]))
-			}
+		if c.ClientCertificateDir == "" {
+			continue
+		}
+		file := filepath.Join(c.ClientCertificateDir, "tls.crt")
+		if all := certificates(file); len(all) > 0 {
+			note(file, all[0]) // the client's own: the others are those above it
 		}
 	}
 	return words
-}
-
-// lastOf returns when the last of the certificates expires, and whether that is soon.
-func lastOf(now time.Time, all []*x509.Certificate) (expiry time.Time, soon bool) {
-	for _, c := range all {
-		if c.NotAfter.After(expiry) {
-			expiry, soon = c.NotAfter, nearEnd(now, c)
-		}
-	}
-	return expiry, soon
 }
 
 func nearEnd(now time.Time, c *x509.Certificate) bool {

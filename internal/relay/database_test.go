@@ -38,6 +38,14 @@ func (w *world) poolWith(db *testkit.DB, change func(*pgxpool.Config)) *pgxpool.
 	return pool
 }
 
+// awaitWorking waits until the relay says that the database works.
+func (w *world) awaitWorking(p *process) {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, "the database works", func() bool {
+		return p.condition("DatabaseReachable") == "True Working "
+	})
+}
+
 // untouched checks that nothing counts against any message.
 func (w *world) untouched() {
 	w.t.Helper()
@@ -88,9 +96,7 @@ func TestASettleThatTheDatabaseRefusesIsRepeatedUntilItIsTaken(t *testing.T) {
 			w.inOrder("a", 4)
 			w.inOrder("b", 2)
 			w.untouched()
-			testkit.Eventually(t, patience, "the database works", func() bool {
-				return p.condition("DatabaseReachable") == "True Working "
-			})
+			w.awaitWorking(p)
 		})
 	}
 }
@@ -144,9 +150,7 @@ func TestATableThatIsLockedIsWaitedForInBounds(t *testing.T) {
 			w.inOrder("a", 2)
 			w.inOrder("b", 1)
 			w.untouched()
-			testkit.Eventually(t, patience, "the database works", func() bool {
-				return p.condition("DatabaseReachable") == "True Working "
-			})
+			w.awaitWorking(p)
 		})
 	}
 }

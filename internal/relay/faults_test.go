@@ -240,12 +240,14 @@ func TestWhatWasReadAheadWaitsForABatchThatWasNotSent(t *testing.T) {
 // deadlines remembers until when publishes may run.
 type deadlines struct {
 	*ledger
-	longest atomic.Int64
+	longest atomic.Int64 // how much time was left of one
+	latest  atomic.Int64 // until when one may have run, in nanoseconds of the epoch
 }
 
 func (d *deadlines) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
 	if until, ok := ctx.Deadline(); ok {
 		d.longest.Store(max(d.longest.Load(), int64(time.Until(until))))
+		d.latest.Store(max(d.latest.Load(), until.UnixNano()))
 	} else {
 		d.longest.Store(int64(time.Hour))
 	}
@@ -289,25 +291,12 @@ func TestNoPublishOutlivesItsLease(t *testing.T) {
 	}
 }
 
-// endings is a broker that takes its time and remembers until when each publish might have run.
-type endings struct {
-	*ledger
-	latest atomic.Int64
-}
-
-func (e *endings) Publish(ctx context.Context, batch []message.Message) []broker.Confirmation {
-	if until, ok := ctx.Deadline(); ok {
-		e.latest.Store(max(e.latest.Load(), until.UnixNano()))
-	}
-	return e.ledger.Publish(ctx, batch)
-}
-
 // A9: a publish is cut when the lease ends that it relies on, where that is before its own bound.
 func TestAPublishIsCutWhenItsLeaseEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	h := &hooks{}
-	watch := &endings{ledger: w.broker}
+	watch := &deadlines{ledger: w.broker}
 	var renewed atomic.Int64 // when the last renewal that succeeded was answered
 	h.set(func(h *hooks) {
 		h.renew = func(call func() error) error {
