@@ -98,9 +98,27 @@ func (b *KafkaBroker) CreateTopic(name string, partitions int32, settings map[st
 	if _, err := admin.CreateTopic(ctx, partitions, -1, configs, name); err != nil {
 		b.t.Fatalf("creating topic %s: %v", name, err)
 	}
-	Eventually(b.t, time.Minute, "the topic is there", func() bool {
-		ends, err := admin.ListEndOffsets(ctx, name)
-		return err == nil && ends.Error() == nil && len(ends[name]) == int(partitions)
+	b.awaitLeaders(ctx, admin, name, partitions)
+}
+
+// SetPartitions makes a topic larger, and returns when the new partitions have their leaders too.
+func (b *KafkaBroker) SetPartitions(topic string, partitions int32) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	admin := b.Admin()
+	if _, err := admin.UpdatePartitions(ctx, int(partitions), topic); err != nil {
+		b.t.Fatalf("adding partitions to %s: %v", topic, err)
+	}
+	b.awaitLeaders(ctx, admin, topic, partitions)
+}
+
+// awaitLeaders waits for what the broker takes a moment after it has answered.
+func (b *KafkaBroker) awaitLeaders(ctx context.Context, admin *kadm.Client, topic string, partitions int32) {
+	b.t.Helper()
+	Eventually(b.t, time.Minute, "each partition has its leader", func() bool {
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		return err == nil && ends.Error() == nil && len(ends[topic]) == int(partitions)
 	})
 }
 

@@ -126,9 +126,7 @@ func TestPartitionsThatAreAddedBecomeUnits(t *testing.T) {
 		return moved
 	}
 	round()
-	if _, err := server.Admin().UpdatePartitions(t.Context(), 6, topic); err != nil {
-		t.Fatal(err)
-	}
+	server.SetPartitions(topic, 6)
 	testkit.Eventually(t, answerTime, "keys go to the new partitions", func() bool {
 		p.idle[0].ForceMetadataRefresh() // as it does by itself every few minutes
 		return round()
