@@ -28,7 +28,7 @@ func (r *runner) testSteps(ctx context.Context) {
 	skip := r.leaveOut(needs(), slices.Concat(race, plain))
 	if len(race) > 0 {
 		r.step(ctx, "tests with race detector", func(ctx context.Context) error {
-			return r.goTest(ctx, []string{"CGO_ENABLED=1"}, append(skip, "-race"), race)
+			return r.goTest(ctx, []string{"CGO_ENABLED=1"}, append(skip, "-race", "-trimpath"), race)
 		})
 	}
 	if len(plain) > 0 {

@@ -161,8 +161,7 @@ func TestMutationsOfTheModelAreFound(t *testing.T) {
 			t.Parallel()
 			for seed := uint64(1); seed <= 10; seed++ {
 				m := &model{world: newWorld(t, 3), seed: seed, keys: 4, mutate: mutate}
-				trouble := time.Duration(min(seed, 4)) * 3 * time.Second // on a busy machine less happens in a second
-				if len(m.run(trouble, 4*time.Second)) > 0 {
+				if len(m.run(time.Duration(min(seed, 4))*2*time.Second, 4*time.Second)) > 0 {
 					return
 				}
 			}
