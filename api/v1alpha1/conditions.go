@@ -56,6 +56,9 @@ const (
 	// ConditionCertificateExpiring says that a client certificate, or the last authority of a CA bundle, expires soon: in
 	// less than 14 days, or a fifth of its life where that is shorter.
 	ConditionCertificateExpiring = "CertificateExpiring"
+	// ConditionNotifyUnavailable says that batch.wakeUp is Notify and the database does not tell the relay of commits: it
+	// looks once a pollInterval, as with Poll.
+	ConditionNotifyUnavailable = "NotifyUnavailable"
 )
 
 // Reasons of conditions that hold.

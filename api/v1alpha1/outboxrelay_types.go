@@ -359,6 +359,16 @@ type Lease struct {
 	Duration Duration `json:"duration,omitempty"`
 }
 
+// WakeUp says how an idle relay learns of new messages.
+// +kubebuilder:validation:Enum=Poll;Notify
+type WakeUp string
+
+// The ways to wake up.
+const (
+	WakeUpPoll   WakeUp = "Poll"
+	WakeUpNotify WakeUp = "Notify"
+)
+
 // Batch bounds what a lane reads and publishes at once.
 type Batch struct {
 	// maxMessages is the largest number of messages in a batch, 1 to 10000. A change is taken over live. Defaults
@@ -382,6 +392,16 @@ type Batch struct {
 	// +kubebuilder:default="200ms"
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10ms') && duration(self) <= duration('1m')",message="must be 10ms to 1m"
 	PollInterval Duration `json:"pollInterval,omitempty"`
+
+	// wakeUp says how an idle relay learns of new messages. Poll: it looks once a pollInterval. Notify: the database tells
+	// it of each commit as well, which takes a trigger on the outbox table (schemaPolicy Managed makes it, else `postrider schema
+	// apply outbox --notify`; for layout StatusColumns `schema print` prints it), one more connection a process, and a
+	// database-wide lock for a moment of each transaction that writes messages. Where notifications do not come, as behind a pooler in transaction mode, the
+	// condition NotifyUnavailable says so, and the relay polls. A change rolls the Pods where schemaPolicy is Managed, else
+	// it is taken over live. Defaults to Poll.
+	// +optional
+	// +kubebuilder:default=Poll
+	WakeUp WakeUp `json:"wakeUp,omitempty"`
 
 	// publishTimeout is the longest wait for the broker's confirmation of a batch, 100ms to 10m. What is not
 	// confirmed by then is sent again with the same id. A change is taken over live. Defaults to 10s.

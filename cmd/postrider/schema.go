@@ -26,6 +26,7 @@ type schemaFlags struct {
 	db            config.Postgres
 	step          stepFlags
 	mapped        columnFlags
+	notify        bool
 	allowLoopback bool
 	roles         map[schema.Role]*string
 }
@@ -40,6 +41,7 @@ func newSchemaCommand() *cobra.Command {
 	flags.StringVar(&f.schema, "schema", "public", "schema that holds the tables")
 	flags.StringVar(&f.table, "table", "message_outbox", "outbox table; the others follow it by suffix")
 	flags.Int32Var(&f.shards, "shards", schema.DefaultShards, "shards of the outbox, 1 to 64; they never change")
+	flags.BoolVar(&f.notify, "notify", false, "with the trigger that tells relays of commits (batch.wakeUp: Notify)")
 	f.mapped.register(flags)
 	command.AddCommand(f.printCommand(), f.applyCommand(), f.verifyCommand())
 	return command
@@ -226,7 +228,9 @@ func (f *schemaFlags) options(args []string) (schema.Options, error) {
 	if f.shards < 1 { // which Options takes for the default
 		return schema.Options{}, wrong(fmt.Errorf("--shards is %d, want 1 to %d", f.shards, schema.MaxShards))
 	}
-	o := schema.Options{Shards: f.shards, Columns: columns, Unordered: f.mapped.ordering == config.OrderingNone}
+	o := schema.Options{
+		Shards: f.shards, Columns: columns, Unordered: f.mapped.ordering == config.OrderingNone, Notify: f.notify,
+	}
 	for _, a := range args {
 		o.Components = append(o.Components, schema.Component(a))
 	}

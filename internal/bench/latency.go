@@ -31,6 +31,7 @@ const (
 	medianBar    = 1
 	tailBar      = 2
 	writtenBar   = 95
+	toldBar      = 25 // milliseconds
 	loadKeys     = 1000
 	loadPayload  = 300
 	millisecond  = float64(time.Millisecond)
@@ -38,7 +39,7 @@ const (
 )
 
 // Latency measures the time from a commit to the broker's confirmation at a low rate and at half of what writers and relay
-// can do together.
+// can do together, and at the low rate where the database tells the relay of commits (batch.wakeUp: Notify).
 func Latency(ctx context.Context, cfg LatencyConfig) (Finding, error) {
 	db, err := openTable(ctx, DrainConfig{
 		Postgres:     cfg.Postgres,
@@ -63,11 +64,11 @@ func Latency(ctx context.Context, cfg LatencyConfig) (Finding, error) {
 		return Finding{}, err
 	}
 	f.add("most", "rows/s", "what the relay gets through while the writers write as fast as they can", most)
-	rates := map[string]int{"low": cfg.Rate, "half": max(1, int(most/2))}
-	at := func(name string) turn {
-		return turn{name, func() (string, error) { return db.latency(ctx, cfg, name, rates[name], &f) }}
+	rates := map[string]int{"low": cfg.Rate, "half": max(1, int(most/2)), "told": cfg.Rate}
+	at := func(name string, t *table) turn {
+		return turn{name, func() (string, error) { return t.latency(ctx, cfg, name, rates[name], &f) }}
 	}
-	if err := inTurn(cfg.Runs, cfg.Progress, at("low"), at("half")); err != nil {
+	if err := inTurn(cfg.Runs, cfg.Progress, at("low", db), at("half", db), at("told", db.telling())); err != nil {
 		return Finding{}, err
 	}
 	interval := float64(pollInterval) / millisecond
@@ -77,6 +78,12 @@ func Latency(ctx context.Context, cfg LatencyConfig) (Finding, error) {
 		f.most("99 % of the latencies "+what, "poll intervals", f.Median("p99, "+name)/interval, tailBar)
 		f.least("written "+what, "% of the rate", 100*f.Median("rate, "+name)/float64(rates[name]), writtenBar)
 	}
+	f.most(
+		fmt.Sprintf("99 %% of the latencies at %d/s, told of commits", cfg.Rate),
+		"ms",
+		f.Median("p99, told"),
+		toldBar,
+	)
 	return f, nil
 }
 

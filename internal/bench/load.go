@@ -14,6 +14,7 @@ import (
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/relay"
 )
 
@@ -38,6 +39,8 @@ type loaded struct {
 
 	stop context.CancelFunc
 	done chan error
+	// deaf gets the end of what listens for commits; nil where nothing does.
+	deaf chan error
 }
 
 // startLoaded makes the tables anew, starts a relay on them and waits until it holds all shards.
@@ -57,16 +60,45 @@ func (t *table) startLoaded(ctx context.Context) (*loaded, error) {
 	}
 	ctx, l.stop = context.WithCancel(ctx)
 	go func() { l.done <- l.Run(ctx) }()
-	if err := awaitShards(ctx, l.Relay, t.shards); err != nil {
+	err = awaitShards(ctx, l.Relay, t.shards)
+	if err == nil && t.notify {
+		err = l.listen(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, l.end())
 	}
 	return l, nil
 }
 
+// listen has the database tell the relay of commits, and returns once it does.
+func (l *loaded) listen(ctx context.Context) error {
+	heard := make(chan struct{}, 1)
+	l.deaf = make(chan error, 1)
+	go func() {
+		l.deaf <- postgres.Listen(ctx, l.t.plain, l.t.names.Outbox, l.t.names.Schema, func() {
+			select {
+			case heard <- struct{}{}:
+			default:
+			}
+		}, l.Committed)
+	}()
+	select {
+	case <-heard:
+		return nil
+	case err := <-l.deaf:
+		l.deaf = nil
+		return err
+	}
+}
+
 // end stops the relay.
 func (l *loaded) end() error {
 	l.stop()
-	return <-l.done
+	err := <-l.done
+	if l.deaf != nil {
+		<-l.deaf // it says that we ended it
+	}
+	return err
 }
 
 // pace is how fast is written: all writers together commit that many rows in a transaction each, every so often; 0 is as

@@ -38,7 +38,7 @@ func figures(t *testing.T, f bench.Finding, runs int, sure ...string) {
 	}
 }
 
-func TestLatencyIsMeasuredAtTwoRates(t *testing.T) {
+func TestLatencyIsMeasuredAtTwoRatesAndWithNotifications(t *testing.T) {
 	t.Parallel()
 	f, err := bench.Latency(t.Context(), bench.LatencyConfig{
 		Postgres: testkit.Postgres(t).Pool().Config(), Rate: 100, Duration: 300 * time.Millisecond, Runs: 1,
@@ -47,8 +47,9 @@ func TestLatencyIsMeasuredAtTwoRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	figures(t, f, 1)
-	if len(f.Quantities) != 7 || len(f.Bars) != 6 {
-		t.Errorf("%d quantities and %d bars, want three of each a rate, and the most", len(f.Quantities), len(f.Bars))
+	if len(f.Quantities) != 10 || len(f.Bars) != 7 {
+		t.Errorf("%d quantities and %d bars, want three of each a rate, those of a relay that is told, and the most",
+			len(f.Quantities), len(f.Bars))
 	}
 }
 

@@ -28,6 +28,8 @@ type table struct {
 	cfg    DrainConfig
 	names  postgres.Names
 	shards int
+	// notify has the database tell relays of commits.
+	notify bool
 	// plain is a pool as pgx makes it, product one as the workers have it.
 	plain   *pgxpool.Pool
 	product *pgxpool.Pool
@@ -57,6 +59,13 @@ func openTable(ctx context.Context, cfg DrainConfig) (*table, error) {
 		return nil, fmt.Errorf("make a schema: %w", err)
 	}
 	return t, nil
+}
+
+// telling is the table with a database that tells relays of commits, once it is filled anew.
+func (t *table) telling() *table {
+	told := *t
+	told.notify = true
+	return &told
 }
 
 // close drops the schema and disconnects.
@@ -91,6 +100,7 @@ func (t *table) fill(ctx context.Context) error {
 	options := schema.Options{
 		Components: []schema.Component{schema.Outbox},
 		Shards:     int32(t.shards), //nolint:gosec // a few
+		Notify:     t.notify,
 	}
 	if err := schema.Apply(ctx, t.plain, t.names, options); err != nil {
 		return fmt.Errorf("make the tables: %w", err)

@@ -234,6 +234,8 @@ type Batch struct {
 	MaxBytes int64 `json:"maxBytes"`
 	// PollInterval is how often an idle lane looks.
 	PollInterval Duration `json:"pollInterval"`
+	// WakeUp is WakeUpNotify where idle lanes look at each commit too; empty where they do not.
+	WakeUp string `json:"wakeUp,omitempty"`
 	// PublishTimeout is how long the broker may take to confirm.
 	PublishTimeout Duration `json:"publishTimeout"`
 }

@@ -33,6 +33,9 @@ const (
 	// TopologyDeclare makes a missing stream or durable.
 	TopologyDeclare = "Declare"
 
+	// WakeUpNotify has the database tell a relay of commits.
+	WakeUpNotify = "Notify"
+
 	// OrderingPerKey keeps the order of each key; OrderingNone keeps none.
 	OrderingPerKey = "PerKey"
 	// OrderingNone keeps no order.
@@ -463,6 +466,7 @@ func (c *checker) batch(b Batch) {
 	c.number("batch.maxMessages", int64(b.MaxMessages), 1, 10_000)
 	c.number("batch.maxBytes", b.MaxBytes, 1, 64<<20)
 	c.pause("batch.pollInterval", b.PollInterval, 10*time.Millisecond, time.Minute)
+	c.require("batch.wakeUp", b.WakeUp == "" || b.WakeUp == WakeUpNotify, "must be Notify or absent")
 	c.pause("batch.publishTimeout", b.PublishTimeout, 100*time.Millisecond, 10*time.Minute)
 }
 

@@ -58,6 +58,7 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 			MaxBytes:       spec.Batch.MaxBytes.Value(),
 			PollInterval:   t.duration("spec.batch.pollInterval", spec.Batch.PollInterval),
 			PublishTimeout: t.duration("spec.batch.publishTimeout", spec.Batch.PublishTimeout),
+			WakeUp:         wakeUp(spec.Batch.WakeUp),
 		},
 		Backoff:    t.backoff(spec.RetryBudget.RetryBudget),
 		Budget:     t.budget(spec.RetryBudget),
@@ -77,6 +78,14 @@ func Relay(relay *v1alpha1.OutboxRelay, in Inputs) (config.Relay, error) {
 		cfg.NATS.Subject = string(nats.Subject)
 	}
 	return cfg, t.invalid(cfg.Validate())
+}
+
+// wakeUp is absent where a relay polls, so that workers of the version before can read it.
+func wakeUp(w v1alpha1.WakeUp) string {
+	if w == v1alpha1.WakeUpNotify {
+		return config.WakeUpNotify
+	}
+	return ""
 }
 
 // RelayMigration returns how to reach the database as the owner of the outbox's tables, and whether the resource

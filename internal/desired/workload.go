@@ -94,7 +94,10 @@ func RelayWorkload(relay *v1alpha1.OutboxRelay, s Settings) (Workload, error) {
 		references: RelayReferences(relay), memory: relayMemory(cfg),
 	}
 	if _, managed := RelayMigration(relay, in); managed {
-		b.migration = &migrationStep{component: "outbox", tables: tables(cfg.Source, cfg.Outbox.Table)}
+		b.migration = &migrationStep{
+			component: "outbox",
+			tables:    tables(cfg.Source, cfg.Outbox.Table, cfg.Batch.WakeUp),
+		}
 	}
 	return b.build(cfg)
 }
@@ -113,7 +116,7 @@ func ConsumerWorkload(consumer *v1alpha1.InboxConsumer, s Settings) (Workload, e
 		references: ConsumerReferences(consumer), memory: consumerMemory(cfg),
 	}
 	if _, managed := ConsumerMigration(consumer, in); managed {
-		b.migration = &migrationStep{component: "inbox", tables: tables(cfg.Inbox.Postgres, "")}
+		b.migration = &migrationStep{component: "inbox", tables: tables(cfg.Inbox.Postgres, "", "")}
 	}
 	return b.build(cfg)
 }
@@ -145,8 +148,12 @@ type migrationStep struct {
 }
 
 // tables stands for the place of a resource's tables.
-func tables(p config.Postgres, outbox string) string {
-	place, _ := json.Marshal([]any{p.Hosts, p.Port, p.Database, p.Schema, outbox}) // texts and a number: cannot fail
+func tables(p config.Postgres, outbox, wakeUp string) string {
+	parts := []any{p.Hosts, p.Port, p.Database, p.Schema, outbox}
+	if wakeUp != "" {
+		parts = append(parts, wakeUp) // the tables then have a trigger
+	}
+	place, _ := json.Marshal(parts) // texts and a number: cannot fail
 	sum := sha256.Sum256(place)
 	return hex.EncodeToString(sum[:8])
 }

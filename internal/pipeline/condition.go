@@ -22,6 +22,7 @@ const (
 	nonDurableDatabase  = "NonDurableDatabase"
 	vacuumBlocked       = "VacuumBlocked"
 	certificateExpiring = "CertificateExpiring"
+	notifyUnavailable   = "NotifyUnavailable"
 	referencesResolved  = "ReferencesResolved"
 	statusTrue          = "True"
 	statusFalse         = "False"

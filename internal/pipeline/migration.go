@@ -77,6 +77,7 @@ func outboxOptions(cfg config.Relay) schema.Options {
 	return schema.Options{
 		Components: []schema.Component{schema.Outbox}, Shards: cfg.Outbox.Shards,
 		Columns: cfg.Outbox.Columns, Unordered: cfg.Ordering == config.OrderingNone,
+		Notify: cfg.Batch.WakeUp == config.WakeUpNotify,
 	}
 }
 

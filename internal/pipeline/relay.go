@@ -106,6 +106,7 @@ type relayPart struct {
 	loop        *relay.Relay
 	target      lookout
 	later       *outlook
+	commits     *listening // nil: batch.wakeUp is Poll
 	log         *slog.Logger
 	within      bound
 }
@@ -126,9 +127,9 @@ func newRelayPart(
 		return nil, err
 	}
 	names := postgres.Names{Schema: cfg.Source.Schema, Outbox: cfg.Outbox.Table}
-	if err = schema.Verify(ctx, p.pool, names, schema.Expected{
-		Options: outboxOptions(cfg), Role: schema.RoleRelay,
-	}); err != nil {
+	needed := outboxOptions(cfg)
+	needed.Notify = false // nothing depends on it: p.commits tells where it is not there
+	if err = schema.Verify(ctx, p.pool, names, schema.Expected{Options: needed, Role: schema.RoleRelay}); err != nil {
 		return nil, databaseTrouble(err)
 	}
 	table, err := teamTable(ctx, p.pool, names, cfg)
@@ -149,6 +150,9 @@ func newRelayPart(
 		return nil, err
 	}
 	p.later = newOutlook(p.pool, names.SQL("{outbox}"), cfg.Source.TLS, destinationTLS(cfg))
+	if cfg.Batch.WakeUp == config.WakeUpNotify {
+		p.commits = newListening(p.pool, names, cfg.Outbox.Columns != nil)
+	}
 	system, _, _ := target(cfg)
 	publish := tracing.Publisher(p.destination, o.Tracer, system, fallback(cfg))
 	p.loop, err = relay.New(relayConfig(cfg, holder), store, publish, metrics, o.Log, o.Steps)
@@ -163,6 +167,9 @@ func (p *relayPart) Run(ctx context.Context) error {
 	defer stop() // before Wait
 	beside.Go(func() { p.target.follow(looking, p.log, p.destination.Check) })
 	beside.Go(func() { p.later.follow(looking, p.log) })
+	if p.commits != nil {
+		beside.Go(func() { p.commits.follow(looking, p.log, p.loop.Committed) })
+	}
 	beside.Go(func() {
 		if p.secrets.Next(looking) == nil {
 			close(p.renewed)
@@ -195,7 +202,7 @@ func (p *relayPart) Reconfigure(cfg config.Relay) bool {
 		reflect.DeepEqual(p.cfg.NATS, cfg.NATS) && reflect.DeepEqual(p.cfg.Kafka, cfg.Kafka) &&
 		reflect.DeepEqual(p.cfg.RabbitMQ, cfg.RabbitMQ) && reflect.DeepEqual(p.cfg.Allowed, cfg.Allowed) &&
 		p.cfg.MessageFormat == cfg.MessageFormat && p.cfg.Ordering == cfg.Ordering &&
-		p.cfg.OnDeadLetter == cfg.OnDeadLetter && p.cfg.Lease == cfg.Lease
+		p.cfg.OnDeadLetter == cfg.OnDeadLetter && p.cfg.Lease == cfg.Lease && p.cfg.Batch.WakeUp == cfg.Batch.WakeUp
 	return same && p.loop.Reconfigure(relayConfig(cfg, p.holder)) == nil
 }
 
@@ -213,7 +220,11 @@ func (p *relayPart) Report(ctx context.Context, r *statusz.Report) {
 		}
 		adopt(r, c)
 	}
-	warn(r, p.target.warnings(), p.later.conditions())
+	others := p.later.conditions()
+	if p.commits != nil {
+		others = append(others, p.commits.conditions()...)
+	}
+	warn(r, p.target.warnings(), others)
 }
 
 // Kill implements part.

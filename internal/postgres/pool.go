@@ -39,6 +39,10 @@ type Pool struct {
 	log  *slog.Logger
 	stop context.CancelFunc
 	done sync.WaitGroup
+
+	mu sync.Mutex
+	// replaced is closed when the connections that are open are replaced.
+	replaced chan struct{}
 }
 
 // Open checks the settings and returns a pool. It dials nothing: the first statement does, and says
@@ -58,7 +62,7 @@ func Open(ctx context.Context, cfg config.Postgres, o Options) (*Pool, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p := &Pool{cfg: cfg, log: log}
+	p := &Pool{cfg: cfg, log: log, replaced: make(chan struct{})}
 	files := mount.NewFollower(cfg.SecretPaths(), p.prove, p.refused) // before there is a connection
 	if p.Pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("create pool: %w", err)
@@ -105,8 +109,24 @@ func (p *Pool) Close() {
 func (p *Pool) watch(ctx context.Context, files *mount.Follower) {
 	for files.Next(ctx) == nil {
 		p.Reset()
+		p.tellReplaced()
 		p.log.InfoContext(ctx, "Database credentials changed, connections are replaced", "database", p.cfg.Database)
 	}
+}
+
+// tellReplaced ends what is done over connections that are none of the pool's, and made as they are.
+func (p *Pool) tellReplaced() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.replaced)
+	p.replaced = make(chan struct{})
+}
+
+// nextReplaced returns what is closed when the connections are replaced next.
+func (p *Pool) nextReplaced() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.replaced
 }
 
 // prove connects once with what the files hold now.

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/postrider/postrider/internal/message"
@@ -10,6 +11,11 @@ import (
 
 // idlers are the lanes that have nothing to do. One cheap query looks for work for all of them.
 type idlers struct {
+	// commits counts what Committed told of.
+	commits atomic.Uint64
+	// rung asks for a look soon.
+	rung chan struct{}
+
 	mu     sync.Mutex
 	parked map[int16]parked
 	// arrived tells the look that a lane has just become idle: what was busy a moment ago is looked at soon.
@@ -23,16 +29,35 @@ type parked struct {
 }
 
 func newIdlers() *idlers {
-	return &idlers{parked: make(map[int16]parked), arrived: make(chan struct{}, 1)}
+	return &idlers{
+		parked: make(map[int16]parked), arrived: make(chan struct{}, 1), rung: make(chan struct{}, 1),
+	}
 }
 
-// park hands a lane over that has nothing in hand. wake must have room for one.
-func (i *idlers) park(shard int16, floor message.Position, wake chan<- bool) {
+// park hands a lane over that has nothing in hand. wake must have room for one. commits are those that were told of
+// before its last read began: what was told of since, that read may not have seen.
+func (i *idlers) park(shard int16, floor message.Position, commits uint64, wake chan<- bool) {
 	i.mu.Lock()
 	i.parked[shard] = parked{floor: floor, wake: wake}
 	i.mu.Unlock()
+	if i.commits.Load() != commits {
+		i.ring()
+	}
+	i.hurry()
+}
+
+// hurry has the next look come a poll interval after the last one, as that is now.
+func (i *idlers) hurry() {
 	select {
 	case i.arrived <- struct{}{}:
+	default:
+	}
+}
+
+// ring asks for a look soon.
+func (i *idlers) ring() {
+	select {
+	case i.rung <- struct{}{}:
 	default:
 	}
 }
@@ -75,10 +100,17 @@ func (i *idlers) wake(shards []int16, fromStart bool) {
 	}
 }
 
+// Committed says that rows were committed: idle lanes look soon. It may be called as often as rows are.
+func (r *Relay) Committed() {
+	r.idle.commits.Add(1)
+	r.idle.ring()
+}
+
 // lookForWork wakes idle lanes until ctx ends. While nothing is found it looks less and less often, down to a fifth.
 func (r *Relay) lookForWork(ctx context.Context) {
 	pause := r.config().Batch.PollInterval
 	last, fromStartAt := r.now(), r.now()
+	rung := false
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -89,11 +121,16 @@ func (r *Relay) lookForWork(ctx context.Context) {
 			return
 		case <-r.idle.arrived:
 			pause = r.config().Batch.PollInterval
-			timer.Reset(max(0, last.Add(pause).Sub(r.now())))
+			timer.Reset(max(0, last.Add(untilLook(pause, rung)).Sub(r.now())))
+			continue
+		case <-r.idle.rung:
+			rung = true
+			timer.Reset(max(0, last.Add(untilLook(pause, rung)).Sub(r.now())))
 			continue
 		case <-timer.C:
 		}
 		found := false
+		rung = false
 		last = r.now()
 		fromStart := !last.Before(fromStartAt)
 		if shards, floors := r.idle.list(fromStart); len(shards) > 0 {
@@ -105,6 +142,14 @@ func (r *Relay) lookForWork(ctx context.Context) {
 		pause = nextPause(pause, r.config().Batch.PollInterval, found)
 		timer.Reset(pause)
 	}
+}
+
+// untilLook is how long after a look the next one comes.
+func untilLook(pause time.Duration, rung bool) time.Duration {
+	if rung {
+		return min(pause, ringPause)
+	}
+	return pause
 }
 
 // nextPause is the pause before the next look.

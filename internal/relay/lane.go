@@ -63,6 +63,9 @@ type lane struct {
 	// dueNext alternates between keys that waited and the others.
 	dueNext bool
 
+	// commits are those that were told of before the last claim began.
+	commits uint64
+
 	claimAt, dueAt, rescanAt, readAt time.Time
 	readFailures                     int
 	parked                           bool
@@ -250,7 +253,7 @@ func (l *lane) wakeUp(now time.Time, fromStart bool) {
 // park lets the relay's common look find the next work of an idle lane.
 func (l *lane) park() {
 	l.parked = true
-	l.r.idle.park(l.lease.Shard, l.mem.floor, l.wake)
+	l.r.idle.park(l.lease.Shard, l.mem.floor, l.commits, l.wake)
 }
 
 // beginWrite renews the lease when it is time, or sends the next change.

@@ -48,6 +48,7 @@ func (l *lane) readDone(doing string) {
 // claim reads the next batch, and then whole the rows that turned up below what was read.
 func (l *lane) claim(ctx context.Context, now time.Time) {
 	l.reading = true
+	l.commits = l.r.idle.commits.Load()
 	rescan := !now.Before(l.rescanAt)
 	w := l.mem.begin(l.batch, rescan)
 	held := l.lease

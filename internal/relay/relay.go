@@ -177,6 +177,7 @@ func (r *Relay) poke() {
 	case r.changed <- struct{}{}:
 	default:
 	}
+	r.idle.hurry()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.lanes {

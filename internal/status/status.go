@@ -70,6 +70,7 @@ var presentWhileTrue = []string{
 	v1alpha1.ConditionNonDurableDatabase,
 	v1alpha1.ConditionVacuumBlocked,
 	v1alpha1.ConditionCertificateExpiring,
+	v1alpha1.ConditionNotifyUnavailable,
 }
 
 // stopping are the warnings under which nothing moves.

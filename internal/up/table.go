@@ -197,7 +197,7 @@ func warns(c *metav1.Condition) bool {
 	case v1alpha1.ConditionInsecureTransport, v1alpha1.ConditionTableInUse, v1alpha1.ConditionConsumerNameInUse,
 		v1alpha1.ConditionRetryingAmbiguous, v1alpha1.ConditionDeadLetterUnavailable,
 		v1alpha1.ConditionTargetMayDiscard, v1alpha1.ConditionNonDurableDatabase, v1alpha1.ConditionVacuumBlocked,
-		v1alpha1.ConditionCertificateExpiring:
+		v1alpha1.ConditionCertificateExpiring, v1alpha1.ConditionNotifyUnavailable:
 		return c.Status == metav1.ConditionTrue
 	default:
 		return false

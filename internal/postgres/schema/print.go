@@ -32,6 +32,15 @@ func Print(w io.Writer, names postgres.Names, o Options) error {
 	if o.has(Outbox) && o.Columns != nil {
 		table := o.table(names)
 		fmt.Fprintf(&b, "\n-- The table is yours, and so is this, outside of a transaction:\n%s;\n", table.Index())
+		if o.Notify {
+			told, err := componentMigrations(notify)
+			if err != nil {
+				return err
+			}
+			for _, step := range told {
+				fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(step.render(names, o)))
+			}
+		}
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("write the schema: %w", err)

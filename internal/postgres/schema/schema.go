@@ -34,6 +34,8 @@ const (
 	Inbox   Component = "inbox"
 	Failure Component = "failure"
 
+	// notify is what tells a relay of commits: Options.Notify.
+	notify Component = "notify"
 	// beside are the tables beside an outbox that a team already has: Outbox with Options.Columns.
 	beside Component = "columns"
 )
@@ -55,6 +57,8 @@ type Options struct {
 	// only what the relay keeps beside it is made. Unordered is ordering mode None of such a table.
 	Columns   *config.Columns
 	Unordered bool
+	// Notify has the outbox tell relays of commits (batch.wakeUp: Notify). Of a table that the team has it is only printed.
+	Notify bool
 }
 
 // table is the team's own outbox.
@@ -106,7 +110,7 @@ func (o Options) has(c Component) bool { return slices.Contains(o.Components, c)
 
 // table is the name under which a component's version is kept: an outbox by its table, as a schema may hold several.
 func (c Component) table(names postgres.Names) string {
-	if c == Outbox || c == beside {
+	if c == Outbox || c == beside || c == notify {
 		return names.Outbox
 	}
 	return "message_" + string(c)
@@ -123,6 +127,13 @@ func (o Options) migrations() ([]migration, error) {
 			c = beside
 		}
 		steps, err := componentMigrations(c)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, steps...)
+	}
+	if o.has(Outbox) && o.Notify && o.Columns == nil { // a team's table is never altered
+		steps, err := componentMigrations(notify)
 		if err != nil {
 			return nil, err
 		}

@@ -80,6 +80,15 @@ func Verify(ctx context.Context, q Querier, names postgres.Names, x Expected) er
 	return nil
 }
 
+// VerifyNotify checks that an outbox tells relays of commits. What is wrong comes back as an *Error.
+func VerifyNotify(ctx context.Context, q Querier, names postgres.Names) error {
+	steps, err := componentMigrations(notify)
+	if err != nil {
+		return err
+	}
+	return verifyObjects(ctx, q, names, Options{}, steps)
+}
+
 // schemaSQL asks whether the schema is there and may be used.
 const schemaSQL = `SELECT has_schema_privilege(oid, 'USAGE') FROM pg_catalog.pg_namespace WHERE nspname = $1`
 
