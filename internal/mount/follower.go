@@ -7,9 +7,9 @@ import (
 
 const (
 	// followPeriod is how often the files are compared.
-	followPeriod = time.Second
+	followPeriod = 2 * time.Second
 	// longestWait bounds, in periods, the pause before files that did not work are tried again: it doubles from one.
-	longestWait = 8
+	longestWait = 4
 	// proofTimeout bounds one try.
 	proofTimeout = 15 * time.Second
 )

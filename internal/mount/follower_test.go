@@ -86,7 +86,7 @@ func TestConnectionsAreRenewedOnlyForFilesThatWork(t *testing.T) {
 		}
 		s.works = "three"
 		put(t, s.file, "three")
-		if !within(t, f, 2*time.Second) {
+		if !within(t, f, 3*time.Second) {
 			t.Error("other files than the refused were not tried at once")
 		}
 	})

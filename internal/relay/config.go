@@ -144,7 +144,7 @@ const (
 	// below the floor. It takes at most a tenth of the lane's time.
 	rescanEvery = time.Second
 	// ringPause is the shortest time between two looks, however many commits are told of.
-	ringPause = 5 * time.Millisecond
+	ringPause = 2 * time.Millisecond
 	// idleFactor is how much longer than PollInterval an idle relay waits at most.
 	idleFactor = 5
 )

@@ -64,7 +64,7 @@ func TestManyCommitsAreFewLooks(t *testing.T) {
 	}
 	testkit.Eventually(t, patience, "it looks", func() bool { return h.looks.Load() > before })
 	looks := h.looks.Load() - before
-	if most := int64(time.Since(began)/(5*time.Millisecond)) + 2; looks > most {
+	if most := int64(time.Since(began)/(2*time.Millisecond)) + 2; looks > most {
 		t.Errorf("%d looks, want at most %d", looks, most)
 	}
 }

@@ -156,7 +156,11 @@ func (m *memory) take(c shard.Claim, late lateRows, maxMessages int) taken {
 		}
 	}
 	m.claimNote = note{}
-	t := taken{more: reach != everything}
+	before := m.read
+	if n := len(rows); n > 0 {
+		m.read = max(m.read, rows[n-1].Position)
+	}
+	t := taken{more: reach != everything, ready: rows[:0:len(rows)]} // in place: most claims are ready as a whole
 	for i := range rows {
 		r := &rows[i]
 		if len(m.changed) > 0 {
@@ -167,7 +171,7 @@ func (m *memory) take(c shard.Claim, late lateRows, maxMessages int) taken {
 			}
 		}
 		m.inHand[r.Position] = struct{}{}
-		if r.Position < m.read && m.sent.after(r) {
+		if r.Position < before && m.sent.after(r) {
 			t.reordered++
 		}
 		if r.Gated {
@@ -175,9 +179,6 @@ func (m *memory) take(c shard.Claim, late lateRows, maxMessages int) taken {
 		} else {
 			t.ready = append(t.ready, *r)
 		}
-	}
-	if n := len(rows); n > 0 {
-		m.read = max(m.read, rows[n-1].Position)
 	}
 	return t
 }

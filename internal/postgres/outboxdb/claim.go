@@ -179,20 +179,20 @@ func (s *rowScan) row(rows pgx.Rows) (shard.Row, error) {
 	if err := rows.Scan(s.into...); err != nil {
 		return shard.Row{}, fmt.Errorf("read row: %w", err)
 	}
-	r := s.row0
+	// A row that was inserted by hand may hold what no record can carry: that is this row's failure, not the claim's.
+	if s.occurred.InfinityModifier != pgtype.Finite {
+		s.row0.Defect = defectHeaders
+	}
+	if s.headers != nil && json.Unmarshal(s.headers, &s.row0.Headers) != nil {
+		s.row0.Headers, s.row0.Defect = nil, defectHeaders
+	}
+	r := s.row0 // no pointer to it is taken, or each row would be allocated
 	r.Position, r.ID, r.AggregateVersion = message.Position(s.position), s.id, s.version.Int64
 	r.Type, r.Source = s.attributes.typ.value, s.attributes.source.value
 	r.Destination, r.ContentType = s.attributes.destination.value, s.attributes.contentType.value
 	r.Size, r.Attempts, r.Unknowns = int(s.size), int(s.attempts), int(s.unknowns)
 	r.RepublishID = s.republish.Int64
 	r.Traceparent, r.OccurredAt = s.trace.String, s.occurred.Time
-	// A row that was inserted by hand may hold what no record can carry: that is this row's failure, not the claim's.
-	if s.occurred.InfinityModifier != pgtype.Finite {
-		r.Defect = defectHeaders
-	}
-	if s.headers != nil && json.Unmarshal(s.headers, &r.Headers) != nil {
-		r.Headers, r.Defect = nil, defectHeaders
-	}
 	return r, nil
 }
 
