@@ -65,7 +65,7 @@ func (l *listening) follow(ctx context.Context, log *slog.Logger, told func()) {
 		if err == nil {
 			err = l.listen(ctx, func() {
 				failures = 0
-				l.note(l.check(ctx), failures)
+				l.note(ctx, log, l.check(ctx), failures)
 				told() // of what was committed while nobody listened
 			}, told)
 		}
@@ -73,9 +73,7 @@ func (l *listening) follow(ctx context.Context, log *slog.Logger, told func()) {
 			return
 		}
 		failures++
-		if news := l.note(err, failures); news != nil {
-			log.WarnContext(ctx, "The database does not tell of commits", "reason", news.Reason, "detail", news.Message)
-		}
+		l.note(ctx, log, err, failures)
 		select {
 		case <-ctx.Done():
 		case <-time.After(listenPause.Pause(failures, rand.Float64())): //nolint:gosec // jitter
@@ -83,19 +81,19 @@ func (l *listening) follow(ctx context.Context, log *slog.Logger, told func()) {
 	}
 }
 
-// note keeps what is wrong, and returns it where that is news.
-func (l *listening) note(err error, failures int) *statusz.Condition {
-	p := l.problemOf(err)
+// note keeps what is wrong, and logs it where that is news.
+func (l *listening) note(ctx context.Context, log *slog.Logger, err error, failures int) {
+	now := l.problemOf(err)
+	if now != nil && now.Reason == reasonListenFailed && failures <= quietFailures {
+		return
+	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	before := l.problem
-	if p == nil || p.Reason != reasonListenFailed || failures > quietFailures {
-		l.problem = p
+	l.problem = now
+	l.mu.Unlock()
+	if now != nil && (before == nil || before.Reason != now.Reason) {
+		log.WarnContext(ctx, "The database does not tell of commits", "reason", now.Reason, "detail", now.Message)
 	}
-	if l.problem != nil && before != nil && before.Reason == l.problem.Reason {
-		return nil
-	}
-	return l.problem
 }
 
 // problemOf says why no commit is told of; nil where each is.
