@@ -107,6 +107,12 @@ func TestAnswers(t *testing.T) {
 		"a fenced producer": {
 			err: kerr.ProducerFenced, outcome: broker.Unknown, reason: broker.ReasonBrokerError,
 		},
+		"a producer that nobody knows": {
+			err: kerr.UnknownProducerID, outcome: broker.Unknown, reason: broker.ReasonBrokerError,
+		},
+		"a producer of an epoch that is over": {
+			err: kerr.InvalidProducerEpoch, outcome: broker.Unknown, reason: broker.ReasonBrokerError,
+		},
 		"the deadline": {
 			err: context.DeadlineExceeded, outcome: broker.Unknown, reason: broker.ReasonNoAnswer,
 		},
