@@ -275,12 +275,13 @@ func TestPriorityClassesAreTheOperatorsChoice(t *testing.T) {
 	s.condition("orders", v1alpha1.ConditionStalled, metav1.ConditionTrue, v1alpha1.ReasonPriorityClassNotAllowed)
 }
 
-// Contract R17 and security T22: nothing that could be unreachable stands between a delete and its end.
+// Contract R17 and security T22: nothing that could be unreachable stands between a delete and its end. L23: what goes is
+// what the operator has made of that resource; what carries its labels, or is named by it, stays.
 func TestDeletionNeedsNobody(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
 	s.makeRelay(nil) // its hosts do not exist, and no worker ever runs
-	s.makeConsumer()
+	consumer := s.makeConsumer()
 	eventually(t, "the workloads", func() string {
 		if !s.get("orders-relay", &appsv1.Deployment{}) || !s.get("billing-consumer", &appsv1.Deployment{}) {
 			return "not made yet"
@@ -288,8 +289,20 @@ func TestDeletionNeedsNobody(t *testing.T) {
 		return ""
 	})
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.name}}
-	relay := &v1alpha1.OutboxRelay{}
+	relay, made := &v1alpha1.OutboxRelay{}, &appsv1.Deployment{}
 	s.get("orders", relay)
+	s.get("orders-relay", made)
+	theirs := map[string]client.Object{
+		relay.Spec.Source.Postgres.CredentialsSecretRef.Name: &corev1.Secret{}, "labelled": &corev1.ConfigMap{},
+	}
+	for name, o := range theirs {
+		o.SetName(name)
+		o.SetNamespace(s.name)
+		o.SetLabels(made.Labels)
+		if err := s.admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := s.admin.Delete(t.Context(), relay); err != nil {
 		t.Fatal(err)
 	}
@@ -301,6 +314,12 @@ func TestDeletionNeedsNobody(t *testing.T) {
 		}
 		return ""
 	})
+	for name, o := range theirs {
+		if !s.get(name, o) {
+			t.Errorf("%T %s is gone with the relay, and is not its own", o, name)
+		}
+	}
+	s.hasChildren(consumer, "billing-consumer")
 	if err := s.admin.Delete(t.Context(), ns); err != nil {
 		t.Fatal(err)
 	}

@@ -239,6 +239,9 @@ func (c *call) told(with *client, i int, record *kgo.Record, err error, before t
 		// The look has found the topic: it was made again, and the client takes it for the one before for ever.
 		c.broken.Store(true)
 	}
+	if isSequence(err) { // the client's producer is at its end: whatever it sends later fails the same way
+		c.broken.Store(true)
+	}
 	got := answerTo(err, record.Topic, c.fallback(record))
 	if got.shared {
 		c.states[i], c.results[i] = again, got.confirmation

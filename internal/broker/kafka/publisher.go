@@ -132,6 +132,9 @@ func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 		kgo.RecordRetries(recordTries),
 		kgo.UnknownTopicRetries(1),
 		kgo.ProducerBatchMaxBytesFn(p.batchBytes),
+		// Else the library begins anew by itself where the broker has forgotten the producer, sends all again in silence,
+		// and where that goes on tells of tries and not of their cause.
+		kgo.StopProducerOnDataLossDetected(),
 	}, more...)...)
 	if err != nil {
 		return nil, err

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -104,6 +107,12 @@ func TestAnswers(t *testing.T) {
 		"a forgotten producer": {
 			err: kerr.OutOfOrderSequenceNumber, outcome: broker.Unknown, reason: broker.ReasonBrokerError,
 		},
+		"a producer that nobody knows": {
+			err: kerr.UnknownProducerID, outcome: broker.Unknown, reason: broker.ReasonBrokerError,
+		},
+		"a producer of an epoch that is over": {
+			err: kerr.InvalidProducerEpoch, outcome: broker.Unknown, reason: broker.ReasonBrokerError,
+		},
 		"a fenced producer": {
 			err: kerr.ProducerFenced, outcome: broker.Unknown, reason: broker.ReasonBrokerError,
 		},
@@ -153,6 +162,42 @@ func TestKeysGoToThePartitionThatJavaClientsChoose(t *testing.T) {
 		prefix := unit + "@"
 		if !strings.HasPrefix(got.Position, prefix) {
 			t.Errorf("key %s is at %q (%s), want %s", key, got.Position, got.Detail, prefix)
+		}
+	}
+}
+
+var vectorRow = regexp.MustCompile("(?m)^\\| `(.+)` \\| (-?\\d+) \\| (\\d+) \\| (\\d+) \\| (\\d+) \\|$")
+
+// R08: others compare their producers with the table of the docs, so the table is what we do.
+func TestTheKeysOfTheDocsGoWhereTheDocsSay(t *testing.T) {
+	t.Parallel()
+	docs, err := os.ReadFile("../../../docs/kafka.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := vectorRow.FindAllStringSubmatch(string(docs), -1)
+	if all := strings.Count(string(docs), "\n| `"); len(rows) < 10 || len(rows) != all {
+		t.Errorf("%d of %d rows of the table are understood, want all, and at least 10", len(rows), all)
+	}
+	p := newPartitioner("orders")
+	for _, row := range rows {
+		key := row[1]
+		hash, err := strconv.Atoi(row[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, partitions := range []int{6, 12, 50} {
+			got := p.partition(key, partitions)
+			if said := row[3+i]; strconv.Itoa(got) != said || got != (hash&0x7fffffff)%partitions {
+				t.Errorf(
+					"key %s is in partition %d of %d; the docs say %s, and the hash %d",
+					key,
+					got,
+					partitions,
+					said,
+					hash,
+				)
+			}
 		}
 	}
 }

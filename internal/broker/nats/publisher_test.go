@@ -421,6 +421,15 @@ func TestDeclare(t *testing.T) {
 		strings.Join(got.Subjects, " ") != stream.Subject("a") {
 		t.Errorf("a declared stream is not durable: %+v", got)
 	}
+	if err := js.DeleteStream(t.Context(), stream.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Check(t.Context()); err != nil {
+		t.Errorf("a look before the first message: %v", err)
+	}
+	if _, err := js.Stream(t.Context(), stream.Name); err != nil {
+		t.Errorf("after a look: %v", err)
+	}
 }
 
 func TestCheckWarnsOfWhatMayBeLost(t *testing.T) {

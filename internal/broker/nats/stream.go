@@ -165,19 +165,16 @@ func (p *Publisher) streamSubjects(ctx context.Context, s *session) ([]string, e
 	return info.Config.Subjects, nil
 }
 
-// Check says whether the target is usable (the error is *broker.Error) and what about it may hurt later.
+// Check says whether the target is usable (the error is *broker.Error) and what about it may hurt later. Under Declare it
+// makes a stream that is missing: a relay without messages would else call for one that it is going to make.
 func (p *Publisher) Check(ctx context.Context) ([]broker.Warning, error) {
 	s, err := p.conn.live(ctx)
 	if err != nil {
 		return nil, err
 	}
-	name := p.conn.cfg.Stream
-	info, err := s.streamInfo(ctx, name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, s.missingStream(name, streamSubjects(p.cfg.Subject, p.cfg.Allowed))
-	case err != nil:
-		return nil, stateError("look up stream "+name, err)
+	info, err := s.ensureStream(ctx, p.conn.cfg, streamSubjects(p.cfg.Subject, p.cfg.Allowed))
+	if err != nil {
+		return nil, err
 	}
 	return streamWarnings(&info.Config), p.checkStream(&info.Config)
 }
