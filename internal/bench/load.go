@@ -39,7 +39,7 @@ type loaded struct {
 
 	stop context.CancelFunc
 	done chan error
-	// deaf gets the end of what listens for commits; nil where nothing does.
+	// deaf gets how what listens for commits ended; nil where nothing does.
 	deaf chan error
 }
 
@@ -96,7 +96,9 @@ func (l *loaded) end() error {
 	l.stop()
 	err := <-l.done
 	if l.deaf != nil {
-		<-l.deaf // it says that we ended it
+		if heard := <-l.deaf; !errors.Is(heard, context.Canceled) {
+			err = errors.Join(err, heard)
+		}
 	}
 	return err
 }
