@@ -162,7 +162,7 @@ func nextPause(pause, least time.Duration, found bool) time.Duration {
 
 // nextRescan is when to read from the very start again, after one that ran from began to ended.
 func nextRescan(began, ended time.Time) time.Time {
-	return ended.Add(max(rescanEvery, 9*ended.Sub(began)))
+	return ended.Add(min(max(rescanEvery, rescanShare*ended.Sub(began)), rescanLate))
 }
 
 func (r *Relay) look(ctx context.Context, shards []int16, floors []message.Position, fromStart bool) bool {
