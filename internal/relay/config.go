@@ -140,13 +140,10 @@ const (
 	maxStep = 250
 	// dueKeys bounds the waiting keys that one look finds.
 	dueKeys = 64
-	// rescanEvery is how often a lane reads from the very start: a net for rows that somebody inserted by hand
-	// below the floor. While a long transaction of somebody else keeps dead rows from being cleaned away it passes over
-	// all of them, so the next one comes rescanShare times as long after it as it took, within rescanLate: few of a lane's
-	// reads are slow then.
-	rescanEvery = time.Second
-	rescanShare = 200
-	rescanLate  = time.Minute
+	// rescanEvery is how often a lane reads from the very start: a net for rows that somebody inserted by hand below the
+	// floor. While a long transaction of somebody else keeps dead rows from being cleaned away it passes over all of
+	// them, so there are few of it among a lane's reads.
+	rescanEvery = 30 * time.Second
 	// ringPause is the shortest time between two looks, however many commits are told of.
 	ringPause = 2 * time.Millisecond
 	// idleFactor is how much longer than PollInterval an idle relay waits at most.

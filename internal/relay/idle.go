@@ -136,7 +136,7 @@ func (r *Relay) lookForWork(ctx context.Context) {
 		if shards, floors := r.idle.list(fromStart); len(shards) > 0 {
 			found = r.look(ctx, shards, floors, fromStart)
 			if fromStart {
-				fromStartAt = nextRescan(last, r.now())
+				fromStartAt = r.now().Add(rescanEvery)
 			}
 		}
 		pause = nextPause(pause, r.config().Batch.PollInterval, found)
@@ -158,11 +158,6 @@ func nextPause(pause, least time.Duration, found bool) time.Duration {
 		return least
 	}
 	return min(max(pause+least, least), idleFactor*least)
-}
-
-// nextRescan is when to read from the very start again, after one that ran from began to ended.
-func nextRescan(began, ended time.Time) time.Time {
-	return ended.Add(min(max(rescanEvery, rescanShare*ended.Sub(began)), rescanLate))
 }
 
 func (r *Relay) look(ctx context.Context, shards []int16, floors []message.Position, fromStart bool) bool {

@@ -56,7 +56,7 @@ func (l *lane) claim(ctx context.Context, now time.Time) {
 		c, err := l.r.store.Claim(ctx, held, w)
 		return func(answered time.Time) {
 			if rescan {
-				l.rescanAt = nextRescan(now, answered)
+				l.rescanAt = answered.Add(rescanEvery)
 			}
 			if err != nil {
 				l.readFailed(ctx, answered, "claim", err)

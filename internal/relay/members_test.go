@@ -55,24 +55,6 @@ func TestIdleLooksGetRarer(t *testing.T) {
 	}
 }
 
-// Of a lane's reads few are rescans, which are slow while dead rows are kept from being cleaned away; and one that hung
-// once does not put off the next for long.
-func TestRescansAreRareWhereTheyAreSlow(t *testing.T) {
-	t.Parallel()
-	start := time.Unix(100, 0)
-	for took, want := range map[time.Duration]time.Duration{
-		time.Millisecond:       time.Second,
-		5 * time.Millisecond:   time.Second,
-		100 * time.Millisecond: 20 * time.Second,
-		10 * time.Second:       time.Minute,
-	} {
-		ended := start.Add(took)
-		if got := nextRescan(start, ended).Sub(ended); got != want {
-			t.Errorf("after one of %v the next comes %v later, want %v", took, got, want)
-		}
-	}
-}
-
 func TestConfigValidate(t *testing.T) {
 	t.Parallel()
 	valid := Config{

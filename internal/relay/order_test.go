@@ -199,3 +199,20 @@ func TestReplicasAddedAndRemovedUnderLoadAreSoonBalanced(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 }
+
+// Somebody puts a row back by hand, with a position below all that the relay has read: it is found in time.
+func TestARowThatIsInsertedByHandBelowTheFloorIsFound(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	h := &hooks{}
+	w.start(options{wrap: h.wrap})
+	for range 3 { // until nothing can be below what was read
+		w.put("order-1", 5)
+		w.awaitEmpty()
+		looks := h.looks.Load()
+		testkit.Eventually(t, patience, "the lane is idle", func() bool { return h.looks.Load() > looks+3 })
+	}
+	w.Exec(`INSERT INTO message_outbox (position, event_id, event_type, source, ordering_key, payload, occurred_at)
+		OVERRIDING SYSTEM VALUE VALUES (1, gen_random_uuid(), 'order.paid', 'shop', 'order-2', '{}', now())`)
+	testkit.Eventually(t, 3*patience, "the row is sent", func() bool { return w.left() == 0 })
+}
