@@ -394,11 +394,11 @@ type Batch struct {
 	PollInterval Duration `json:"pollInterval,omitempty"`
 
 	// wakeUp says how an idle relay learns of new messages. Poll: it looks once a pollInterval. Notify: the database tells
-	// it of each commit as well, which takes a trigger on the outbox table (schemaPolicy Managed makes it, else `postrider schema
-	// apply outbox --notify`; for layout StatusColumns `schema print` prints it), one more connection a process, and a
-	// database-wide lock for a moment of each transaction that writes messages. Where notifications do not come, as behind a pooler in transaction mode, the
-	// condition NotifyUnavailable says so, and the relay polls. A change rolls the Pods where schemaPolicy is Managed, else
-	// it is taken over live. Defaults to Poll.
+	// it of each commit as well, which takes a trigger on the outbox table (schemaPolicy Managed makes it, else
+	// `postrider schema apply outbox --notify`; for layout StatusColumns `schema print` prints it), one more connection a
+	// process, and a database-wide lock for a moment of each transaction that writes messages. Where notifications do not
+	// come, as behind a pooler in transaction mode, the condition NotifyUnavailable says so, and the relay polls. A change
+	// rolls the Pods where schemaPolicy is Managed, else it is taken over live. Defaults to Poll.
 	// +optional
 	// +kubebuilder:default=Poll
 	WakeUp WakeUp `json:"wakeUp,omitempty"`

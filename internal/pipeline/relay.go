@@ -151,7 +151,7 @@ func newRelayPart(
 	}
 	p.later = newOutlook(p.pool, names.SQL("{outbox}"), cfg.Source.TLS, destinationTLS(cfg))
 	if cfg.Batch.WakeUp == config.WakeUpNotify {
-		p.commits = newListening(p.pool, names, cfg.Outbox.Columns != nil)
+		p.commits = newListening(p.pool, names, cfg.Outbox.Columns != nil, o.Random)
 	}
 	system, _, _ := target(cfg)
 	publish := tracing.Publisher(p.destination, o.Tracer, system, fallback(cfg))

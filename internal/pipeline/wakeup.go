@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -33,19 +32,21 @@ type listening struct {
 	listen func(ctx context.Context, heard, told func()) error
 	// remedy adds the trigger.
 	remedy string
+	random func() float64
 
 	mu      sync.Mutex
 	problem *statusz.Condition
 }
 
 // newListening listens to an outbox, which theirs says is a table that the team has.
-func newListening(pool *postgres.Pool, names postgres.Names, theirs bool) *listening {
+func newListening(pool *postgres.Pool, names postgres.Names, theirs bool, random func() float64) *listening {
 	remedy := "run `postrider schema apply outbox --notify`"
 	if theirs {
 		remedy = "run what `postrider schema print outbox --notify` prints for your table"
 	}
 	return &listening{
 		remedy: remedy,
+		random: random,
 		check: func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 			defer cancel()
@@ -76,7 +77,7 @@ func (l *listening) follow(ctx context.Context, log *slog.Logger, told func()) {
 		l.note(ctx, log, err, failures)
 		select {
 		case <-ctx.Done():
-		case <-time.After(listenPause.Pause(failures, rand.Float64())): //nolint:gosec // jitter
+		case <-time.After(listenPause.Pause(failures, l.random())):
 		}
 	}
 }

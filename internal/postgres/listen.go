@@ -54,11 +54,7 @@ func Listen(ctx context.Context, pool *pgxpool.Pool, channel, payload string, he
 func connectBeside(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
-	pc := pool.Config()
-	if pc.BeforeConnect == nil {
-		pc.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return nil }
-	}
-	return dial(ctx, pc)
+	return dial(ctx, pool.Config())
 }
 
 func closeListener(ctx context.Context, conn *pgx.Conn) {

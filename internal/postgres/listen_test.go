@@ -118,10 +118,7 @@ func TestAListenerEndsWithItsConnection(t *testing.T) {
 func TestAListenerEndsWhenCredentialsChange(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
-	user := newLogin(t, db, "one")
-	cfg := db.Config()
-	cfg.CredentialsDir = t.TempDir()
-	writeSecret(t, cfg.CredentialsDir, "v1", user, "one")
+	user, cfg := mountedLogin(t, db, "one")
 	pool := open(t, cfg, postgres.Options{})
 	e := listenOver(t, pool)
 	awaitSignal(t, "the proof", e.heard)

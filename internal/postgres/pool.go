@@ -88,8 +88,10 @@ func Connect(ctx context.Context, cfg config.Postgres, o Options) (*pgx.Conn, er
 
 // dial connects once with what the files hold now.
 func dial(ctx context.Context, pc *pgxpool.Config) (*pgx.Conn, error) {
-	if err := pc.BeforeConnect(ctx, pc.ConnConfig); err != nil {
-		return nil, err
+	if pc.BeforeConnect != nil {
+		if err := pc.BeforeConnect(ctx, pc.ConnConfig); err != nil {
+			return nil, err
+		}
 	}
 	conn, err := pgx.ConnectConfig(ctx, pc.ConnConfig)
 	if err != nil {

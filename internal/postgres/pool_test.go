@@ -93,6 +93,15 @@ func newLogin(t *testing.T, db *testkit.DB, password string) string {
 	return user
 }
 
+// mountedLogin makes a user of this test's own, whose password is in a mounted Secret.
+func mountedLogin(t *testing.T, db *testkit.DB, password string) (user string, cfg config.Postgres) {
+	t.Helper()
+	user, cfg = newLogin(t, db, password), db.Config()
+	cfg.CredentialsDir = t.TempDir()
+	writeSecret(t, cfg.CredentialsDir, "v1", user, password)
+	return user, cfg
+}
+
 func TestOpenIsAskedByItsName(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
@@ -111,10 +120,7 @@ func TestOpenIsAskedByItsName(t *testing.T) {
 func TestRotatedCredentialsReplaceConnections(t *testing.T) {
 	t.Parallel()
 	db := testkit.Postgres(t)
-	user := newLogin(t, db, "one")
-	cfg := db.Config()
-	cfg.CredentialsDir = t.TempDir()
-	writeSecret(t, cfg.CredentialsDir, "v1", user, "one")
+	user, cfg := mountedLogin(t, db, "one")
 	log := testkit.NewLog(t)
 	pool := open(t, cfg, postgres.Options{Log: log.Logger()})
 	const backend = "SELECT pg_backend_pid()"

@@ -430,8 +430,10 @@ func (m *model) enough() bool {
 // read, and most of a run is spent on what was left when nothing goes wrong any more.
 const highTide = 60
 
-// watch looks after the tide, and ends the trouble as soon as the run has shown a mistake, until it is over.
-func (m *model) watch(over <-chan struct{}, end context.CancelFunc) {
+// watch looks after the tide until the trouble is over, and ends it when it has lasted and enough has happened, or as soon
+// as the run has shown a mistake.
+func (m *model) watch(trouble time.Duration, over <-chan struct{}, end context.CancelFunc) {
+	started := time.Now()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -441,7 +443,8 @@ func (m *model) watch(over <-chan struct{}, end context.CancelFunc) {
 		case <-tick.C:
 		}
 		m.tide.Store(m.left())
-		if n%10 == 0 && len(m.shown()) > 0 {
+		past := time.Since(started)
+		if past > trouble && m.enough() || past > 6*trouble || n%10 == 0 && len(m.shown()) > 0 {
 			end()
 		}
 	}
@@ -519,17 +522,11 @@ func (m *model) run(trouble, patience time.Duration) []string {
 	}
 	members.Go(func() { m.decider(ctx) })
 	members.Go(func() { m.weather(writing) })
-	members.Go(func() { m.watch(writing.Done(), stopWriting) }) //nolint:contextcheck // asks with the test's own
+	members.Go(func() { m.watch(trouble, writing.Done(), stopWriting) }) //nolint:contextcheck // the test's own
 	for i := range uint64(2) {
 		mb := &member{m: m, index: i, random: seeded(m.seed*1000 + i), frozen: &freezer{}}
 		members.Go(func() { mb.live(ctx) })
 	}
-	for started := time.Now(); rest(writing, seeded(m.seed), 20, 20); {
-		if past := time.Since(started); past > trouble && m.enough() || past > 6*trouble {
-			break
-		}
-	}
-	stopWriting()
 	writers.Wait()
 	m.quiet.Store(true)
 	if len(m.shown()) == 0 {

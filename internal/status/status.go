@@ -73,6 +73,11 @@ var presentWhileTrue = []string{
 	v1alpha1.ConditionNotifyUnavailable,
 }
 
+// PresentWhileTrue says whether a condition of that type warns while it is True, and is left out otherwise.
+func PresentWhileTrue(conditionType string) bool {
+	return slices.Contains(presentWhileTrue, conditionType)
+}
+
 // stopping are the warnings under which nothing moves.
 var stopping = []string{v1alpha1.ConditionTableInUse, v1alpha1.ConditionConsumerNameInUse}
 

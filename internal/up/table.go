@@ -15,6 +15,7 @@ import (
 
 	"github.com/postrider/postrider/api/v1alpha1"
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/status"
 )
 
 const (
@@ -194,13 +195,8 @@ func warns(c *metav1.Condition) bool {
 	switch c.Type {
 	case v1alpha1.ConditionDeadLettersHealthy, v1alpha1.ConditionBacklogHealthy:
 		return c.Status == metav1.ConditionFalse
-	case v1alpha1.ConditionInsecureTransport, v1alpha1.ConditionTableInUse, v1alpha1.ConditionConsumerNameInUse,
-		v1alpha1.ConditionRetryingAmbiguous, v1alpha1.ConditionDeadLetterUnavailable,
-		v1alpha1.ConditionTargetMayDiscard, v1alpha1.ConditionNonDurableDatabase, v1alpha1.ConditionVacuumBlocked,
-		v1alpha1.ConditionCertificateExpiring, v1alpha1.ConditionNotifyUnavailable:
-		return c.Status == metav1.ConditionTrue
 	default:
-		return false
+		return c.Status == metav1.ConditionTrue && status.PresentWhileTrue(c.Type)
 	}
 }
 
