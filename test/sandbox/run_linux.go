@@ -45,7 +45,7 @@ func create() (*Box, func(), error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("make a folder: %w", err)
 		}
-		unlock, err := lock(dir)
+		unlock, err := lock(dir, os.O_CREATE)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.EWOULDBLOCK) {
 			continue // another run has just tidied it away
 		}
@@ -65,16 +65,38 @@ func create() (*Box, func(), error) {
 
 func (b *Box) temp() string { return filepath.Join(b.Dir, "tmp") }
 
-// lock marks a folder as in use. The mark ends with this process.
-func lock(dir string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+// lock marks a folder as in use. The mark ends with this process. Only who makes the folder gives os.O_CREATE: who tidies
+// it away must not bring the mark back while another removes it.
+func lock(dir string, create int) (unlock func(), err error) {
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, create|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock a folder: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
 	}
+	if err := isStillAt(path, f); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
 	return func() { _ = f.Close() }, nil // which unlocks
+}
+
+// isStillAt returns os.ErrNotExist when the file that was locked was removed between its opening and its locking: its
+// lock holds nobody off.
+func isStillAt(path string, locked *os.File) error {
+	held, err := locked.Stat()
+	if err != nil {
+		return err
+	}
+	named, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(held, named) {
+		return os.ErrNotExist
+	}
+	return nil
 }
 
 // sweep removes what runs left that were killed.
@@ -84,12 +106,9 @@ func sweep() error {
 		return fmt.Errorf("look for boxes left behind: %w", err)
 	}
 	for _, dir := range dirs {
-		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
-			continue // just being made
-		}
-		unlock, err := lock(dir)
+		unlock, err := lock(dir, 0)
 		if err != nil {
-			continue // in use
+			continue // in use, or just being made
 		}
 		err = boxIn(dir).remove()
 		unlock()

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -193,6 +194,38 @@ func TestAsRootTheNextRunTidiesUpAfterAKilledOne(t *testing.T) {
 	if err := living.Wait(); err != nil {
 		t.Errorf("the box in use ended with %v", err)
 	}
+}
+
+// A run that has made its folder and not yet locked it must not lose it to another run that tidies up.
+func TestAsRootNobodyTidiesAwayABoxThatIsBeingMade(t *testing.T) {
+	testkit.NeedsRoot(t)
+	t.Setenv("TMPDIR", t.TempDir()) // nothing of others is tidied away here
+	const runs, turns = 8, 100
+	var all sync.WaitGroup
+	for run := range runs {
+		all.Go(func() {
+			for turn := range turns {
+				if err := sweep(); err != nil {
+					t.Errorf("tidying up: %v", err)
+				}
+				box, unlock, err := create()
+				if err != nil {
+					t.Errorf("making a box: %v", err)
+					continue
+				}
+				if _, err := os.Stat(box.temp()); err != nil {
+					t.Errorf("a box in use: %v", err)
+				}
+				if killed := (run+turn)%2 == 0; !killed {
+					if err := box.remove(); err != nil {
+						t.Errorf("removing a box: %v", err)
+					}
+				}
+				unlock()
+			}
+		})
+	}
+	all.Wait()
 }
 
 // processesOf finds the processes of a box by their environment.
