@@ -50,6 +50,13 @@ const (
 	ConditionTargetMayDiscard = "TargetMayDiscard"
 	// ConditionNonDurableDatabase says that the database is set up so that it may lose transactions that it committed.
 	ConditionNonDurableDatabase = "NonDurableDatabase"
+	// ConditionPublishSlow says that more than one publish in a hundred of the last five minutes took longer than half of
+	// batch.publishTimeout, after which it is cut and its messages are sent again.
+	ConditionPublishSlow = "PublishSlow"
+	// ConditionClockWentBack says that the database showed less than the relay had written to it, in the last hour: it was
+	// restored to an older point, a copy took over that lacks the last commits, or its clock was set back. A worker that
+	// has started since does not know.
+	ConditionClockWentBack = "ClockWentBack"
 	// ConditionVacuumBlocked says that a transaction, a prepared one or a replication slot has kept many dead rows from being
 	// cleaned away for ten minutes or longer, so that reads slow down.
 	ConditionVacuumBlocked = "VacuumBlocked"
@@ -158,6 +165,13 @@ const (
 	ReasonTargetMayDiscard = "TargetMayDiscard"
 	// ReasonSettingsOff says that fsync, full_page_writes or synchronous_commit is off.
 	ReasonSettingsOff = "SettingsOff"
+	// ReasonAsynchronousStandby says that several hosts are named and commits wait for no copy of the server:
+	// synchronous_standby_names is empty, or synchronous_commit is local.
+	ReasonAsynchronousStandby = "AsynchronousStandby"
+	// ReasonNearTimeout says that what is waited for comes late, and soon too late.
+	ReasonNearTimeout = "NearTimeout"
+	// ReasonEarlierThanWritten says that a database shows an earlier state than was written to it.
+	ReasonEarlierThanWritten = "EarlierThanWritten"
 	// ReasonOldTransaction says that a transaction, prepared or not, or a replication slot may have to see old rows still.
 	ReasonOldTransaction = "OldTransaction"
 	// ReasonExpiresSoon says that little time is left, or none.

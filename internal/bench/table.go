@@ -85,7 +85,7 @@ SELECT (lpad(to_hex(1700000000000 + i), 12, '0') || '70008000' || substr(md5(i::
        'order.paid', 'bench', 'order-' || (i % $2::int), i / $2::int + 1,
        convert_to('{"order":"' || lpad(i::text, 12, '0') || '","note":"' || repeat('x', $3::int - $4::int) || '"}', 'UTF8'),
        clock_timestamp()
-FROM generate_series(0, $1::int - 1) i`
+FROM generate_series($5::int, $5::int + $1::int - 1) i`
 
 // payloadFrame is the length of a payload without its padding.
 const payloadFrame = len(`{"order":"000000000000","note":""}`)
@@ -108,7 +108,7 @@ func (t *table) fill(ctx context.Context) error {
 	// The tables have new identities: forget what was prepared for the old ones.
 	t.plain.Reset()
 	t.product.Reset()
-	if err := t.insert(ctx, t.cfg.Rows); err != nil {
+	if err := t.insert(ctx, 0, t.cfg.Rows); err != nil {
 		return err
 	}
 	if _, err := t.plain.Exec(ctx, t.names.SQL("ANALYZE {outbox}")); err != nil {
@@ -119,9 +119,9 @@ func (t *table) fill(ctx context.Context) error {
 	return nil
 }
 
-// insert writes rows at once, the same ones each time.
-func (t *table) insert(ctx context.Context, rows int) error {
-	_, err := t.plain.Exec(ctx, t.names.SQL(fillSQL), rows, t.cfg.Keys, t.cfg.PayloadBytes, payloadFrame)
+// insert writes rows at once, those after the first ones.
+func (t *table) insert(ctx context.Context, first, rows int) error {
+	_, err := t.plain.Exec(ctx, t.names.SQL(fillSQL), rows, t.cfg.Keys, t.cfg.PayloadBytes, payloadFrame, first)
 	if err != nil {
 		return fmt.Errorf("fill the outbox: %w", err)
 	}

@@ -164,7 +164,7 @@ func newConsumerPart(
 	if p.source, err = openSource(ctx, cfg, name, tables, o.Log); err != nil {
 		return nil, err
 	}
-	p.later = newOutlook(p.pool, names.SQL("{message_inbox}"), cfg.Inbox.Postgres.TLS, sourceTLS(cfg))
+	p.later = newOutlook(p.pool, names.SQL("{message_inbox}"), cfg.Inbox.Postgres, sourceTLS(cfg))
 	system, _, from := origin(cfg)
 	p.loop, err = consumer.New(consumerConfig(cfg), consumer.Parts{
 		Store: tracing.Store(tables, o.Tracer, system, from), Handler: handler, Receiver: p.source, Metrics: metrics,

@@ -128,6 +128,9 @@ func TestRelaysFollowTheDatabaseToItsPromotedCopy(t *testing.T) {
 	if report := o.verified(); !report.OK() {
 		t.Errorf("verify: %+v", report)
 	}
+	if o.log.Contains("commits wait for no copy") {
+		t.Error("told of commits that wait for no copy, and they do")
+	}
 }
 
 // P12: the copy that is promoted lacks the last commits, and with them rows that are published. Their events cannot be
@@ -162,6 +165,7 @@ func TestRelaysGoOnWithACopyThatLacksTheLastCommits(t *testing.T) {
 	o.write(after)
 	o.published(before + after)
 	first.becomes("DatabaseReachable", "True Reachable")
+	first.becomes("NonDurableDatabase", "True AsynchronousStandby")
 
 	kept := testkit.Values[string](o.db, `SELECT event_id::text FROM message_outbox_published`)
 	ghosts := slices.DeleteFunc(known, func(id string) bool { return slices.Contains(kept, id) })

@@ -35,10 +35,10 @@ const (
 
 // outlook looks at the database and at certificates from time to time: what about them may hurt later.
 type outlook struct {
-	survey func(context.Context) (postgres.Survey, error)
-	// atBroker and atDatabase are how connections are secured.
-	atBroker, atDatabase config.TLS
-	now                  func() time.Time
+	survey   func(context.Context) (postgres.Survey, error)
+	database config.Postgres
+	atBroker config.TLS // how its connections are secured
+	now      func() time.Time
 
 	mu      sync.Mutex
 	seen    postgres.Survey
@@ -47,14 +47,14 @@ type outlook struct {
 	expires string
 }
 
-func newOutlook(pool *postgres.Pool, table string, atDatabase, atBroker config.TLS) *outlook {
+func newOutlook(pool *postgres.Pool, table string, database config.Postgres, atBroker config.TLS) *outlook {
 	return &outlook{
 		survey: func(ctx context.Context) (postgres.Survey, error) {
 			ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 			defer cancel()
 			return postgres.Look(ctx, pool.Pool, table)
 		},
-		atBroker: atBroker, atDatabase: atDatabase, now: time.Now,
+		database: database, atBroker: atBroker, now: time.Now,
 	}
 }
 
@@ -87,7 +87,7 @@ func (o *outlook) follow(ctx context.Context, log *slog.Logger) {
 func (o *outlook) look(ctx context.Context) {
 	seen, err := o.survey(ctx)
 	now := o.now()
-	expires := soonest(now, o.atDatabase, o.atBroker)
+	expires := soonest(now, o.database.TLS, o.atBroker)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.expires = expires
@@ -116,17 +116,31 @@ func (o *outlook) blocking() *postgres.Holder {
 	return h
 }
 
+// forgetful says why the database may lose what it committed, nothing where it should not. A single host has no copy that
+// could take over, as far as anybody here knows.
+func (o *outlook) forgetful() (reason, message string) {
+	switch loose := o.seen.Loose; {
+	case len(loose) > 0:
+		return "SettingsOff", "after a crash the server may lack what it said was committed, and a broker may have it: " +
+			"set to on: " + strings.Join(
+			loose,
+			", ",
+		)
+	case o.seen.Alone && len(o.database.Hosts) > 1:
+		return "AsynchronousStandby", "commits wait for no copy: a host that takes over may lack what was committed, and a " +
+			"broker may have it. Set synchronous_standby_names, and synchronous_commit to on"
+	default:
+		return "", ""
+	}
+}
+
 // conditions are the warnings that hold. Their words do not change while the cause does not: each change would be written.
 func (o *outlook) conditions() []statusz.Condition {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var out []statusz.Condition
-	if loose := o.seen.Loose; len(loose) > 0 {
-		out = append(
-			out,
-			condition(nonDurableDatabase, statusTrue, "SettingsOff", "after a crash the server may lack what "+
-				"it said was committed, and a broker may have it: set to on: "+strings.Join(loose, ", ")),
-		)
+	if reason, message := o.forgetful(); reason != "" {
+		out = append(out, condition(nonDurableDatabase, statusTrue, reason, message))
 	}
 	if h := o.blocking(); h != nil {
 		out = append(out, condition(vacuumBlocked, statusTrue, "OldTransaction", fmt.Sprintf(

@@ -153,8 +153,11 @@ func TestCertificatesThatExpireSoonAreTold(t *testing.T) {
 func TestNothingIsToldOfADatabaseThatIsWell(t *testing.T) {
 	t.Parallel()
 	o := &outlook{
-		survey: func(context.Context) (postgres.Survey, error) { return postgres.Survey{DeadRows: 1 << 40}, nil },
-		now:    time.Now,
+		survey: func(context.Context) (postgres.Survey, error) {
+			return postgres.Survey{DeadRows: 1 << 40, Alone: true}, nil // a single host has no copy to lack anything
+		},
+		database: config.Postgres{Hosts: []string{"one"}},
+		now:      time.Now,
 	}
 	o.look(t.Context())
 	if got := o.conditions(); len(got) != 0 {

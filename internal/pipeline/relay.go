@@ -149,7 +149,7 @@ func newRelayPart(
 	if p.destination, err = openDestination(ctx, cfg, name, o.Log); err != nil {
 		return nil, err
 	}
-	p.later = newOutlook(p.pool, names.SQL("{outbox}"), cfg.Source.TLS, destinationTLS(cfg))
+	p.later = newOutlook(p.pool, names.SQL("{outbox}"), cfg.Source, destinationTLS(cfg))
 	if cfg.Batch.WakeUp == config.WakeUpNotify {
 		p.commits = newListening(p.pool, names, cfg.Outbox.Columns != nil, o.Random)
 	}

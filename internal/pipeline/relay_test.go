@@ -213,3 +213,24 @@ func TestADatabaseThatMayLoseCommitsIsTold(t *testing.T) {
 		t.Error("the log does not name the setting")
 	}
 }
+
+// A9: a broker that answers near the publish timeout is told of, before what it takes too long for is in doubt.
+func TestASlowBrokerIsTold(t *testing.T) {
+	t.Parallel()
+	const timeout, oneWay = 4 * time.Second, 1100 * time.Millisecond
+	o := newOrders(t)
+	way := testkit.Proxy(t, o.broker.Addr())
+	nats := *o.cfg.NATS
+	nats.Servers = []string{"nats://" + way.Addr()}
+	o.cfg.NATS, o.cfg.Batch.PublishTimeout, o.cfg.Lease = &nats, config.Duration(timeout), config.Duration(3*timeout)
+	_, life := o.start(o.cfg)
+	o.write(1)
+	o.published(1)
+	way.Delay(oneWay)
+	for n := 2; n <= 5; n++ {
+		o.write(1)
+		o.published(n)
+	}
+	life.becomes("PublishSlow", "True NearTimeout")
+	life.becomes("BrokerReachable", "True Reachable")
+}

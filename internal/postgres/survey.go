@@ -12,6 +12,8 @@ import (
 type Survey struct {
 	// Loose are the settings, as "fsync = off", under which the server may lose what it said was committed.
 	Loose []string
+	// Alone says that a commit waits for no copy of the server.
+	Alone bool
 	// DeadRows is the server's estimate of how many rows of the table are dead and not cleaned away yet.
 	DeadRows int64
 	// Holders keep dead rows from being cleaned away, the one that holds back most at first.
@@ -35,6 +37,8 @@ type Holder struct {
 const (
 	looseSQL = `
 SELECT coalesce(array_agg(name || ' = off' ORDER BY name), '{}'),
+  pg_catalog.current_setting('synchronous_standby_names') = ''
+    OR pg_catalog.current_setting('synchronous_commit') IN ('off', 'local'),
   coalesce(pg_catalog.pg_stat_get_dead_tuples(pg_catalog.to_regclass($1)), 0)
 FROM pg_catalog.pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit') AND setting = 'off'`
 
@@ -67,7 +71,7 @@ ORDER BY pg_catalog.age(x.xid) DESC, x.own DESC, x.kind, x.name`
 // Look returns what the database shows now. The table is named as the session finds it, quoted.
 func Look(ctx context.Context, pool *pgxpool.Pool, table string) (Survey, error) {
 	var s Survey
-	if err := pool.QueryRow(ctx, looseSQL, table).Scan(&s.Loose, &s.DeadRows); err != nil {
+	if err := pool.QueryRow(ctx, looseSQL, table).Scan(&s.Loose, &s.Alone, &s.DeadRows); err != nil {
 		return Survey{}, fmt.Errorf("look at the database: %w", err)
 	}
 	rows, err := pool.Query(ctx, holdersSQL)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/test/testkit"
@@ -96,6 +98,36 @@ func TestSettingsThatLoseCommitsAreNamed(t *testing.T) {
 	}
 	if got := look(t, testkit.Postgres(t), "none"); len(got.Loose) != 0 || got.DeadRows != 0 {
 		t.Errorf("a durable server without the table: %+v", got)
+	}
+}
+
+// P12: whether a commit waits for a copy is known.
+func TestCommitsThatWaitForNoCopyAreKnown(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		copies, commit string
+		alone          bool
+	}{
+		"no copy is named":                {"", "on", true},
+		"one is":                          {"*", "on", false},
+		"one is, and commits do not wait": {"*", "local", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testkit.PostgresServer(t, local.PostgresConfig{Parameters: map[string]string{
+				"synchronous_standby_names": tc.copies, "synchronous_commit": "local", // there is none to wait for
+			}})
+			cfg := testkit.Postgres(t, testkit.OnServer(server)).Pool().Config()
+			cfg.ConnConfig.RuntimeParams["synchronous_commit"] = tc.commit
+			pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			if got, err := postgres.Look(t.Context(), pool, "none"); err != nil || got.Alone != tc.alone {
+				t.Errorf("alone: %v, %v; want %v", got.Alone, err, tc.alone)
+			}
+		})
 	}
 }
 

@@ -64,7 +64,9 @@ func (h *hooks) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard
 	return h.Store.Claim(ctx, l, w)
 }
 
-func (h *hooks) Waiting(ctx context.Context, shards []int16, floors []message.Position) ([]int16, error) {
+func (h *hooks) Waiting(
+	ctx context.Context, shards []int16, floors []message.Position,
+) (server time.Time, found []int16, err error) {
 	h.looks.Add(1)
 	return h.Store.Waiting(ctx, shards, floors)
 }
@@ -107,12 +109,12 @@ func (h *hooks) Refuse(ctx context.Context, l lease.Lease, refused []shard.Refus
 		func() error { return h.Store.Refuse(ctx, l, refused, hold) })
 }
 
-func (h *hooks) Join(ctx context.Context, until time.Duration) (source string, err error) {
+func (h *hooks) Join(ctx context.Context, until time.Duration) (joined shard.Joined, err error) {
 	err = around(h, func(h *hooks) func(func() error) error { return h.join }, func() (err error) {
-		source, err = h.Store.Join(ctx, until)
+		joined, err = h.Store.Join(ctx, until)
 		return err
 	})
-	return source, err
+	return joined, err
 }
 
 func (h *hooks) AdoptSource(ctx context.Context, offered string) (source string, err error) {

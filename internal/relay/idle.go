@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,11 @@ type idlers struct {
 	arrived chan struct{}
 }
 
+// parked is an idle lane. Its floor is worth something on the server that it read from: another one, restored to an older
+// point or lacking the last commits, may give out positions again.
 type parked struct {
-	floor message.Position
+	floor  message.Position
+	server time.Time
 	// wake is told whether the look was from the very start.
 	wake chan<- bool
 }
@@ -34,11 +38,11 @@ func newIdlers() *idlers {
 	}
 }
 
-// park hands a lane over that has nothing in hand. wake must have room for one. commits are those that were told of
+// park hands a lane over that has nothing in hand. Its wake must have room for one. commits are those that were told of
 // before its last read began: what was told of since, that read may not have seen.
-func (i *idlers) park(shard int16, floor message.Position, commits uint64, wake chan<- bool) {
+func (i *idlers) park(shard int16, lane parked, commits uint64) {
 	i.mu.Lock()
-	i.parked[shard] = parked{floor: floor, wake: wake}
+	i.parked[shard] = lane
 	i.mu.Unlock()
 	if i.commits.Load() != commits {
 		i.ring()
@@ -83,21 +87,24 @@ func (i *idlers) list(fromStart bool) (shards []int16, floors []message.Position
 	return shards, floors
 }
 
-// wake wakes the lanes of shards that have something to do.
-func (i *idlers) wake(shards []int16, fromStart bool) {
+// wake wakes the lanes of shards that have something to do as a server says, and those that have read from another one. It
+// says whether there are any.
+func (i *idlers) wake(server time.Time, shards []int16, fromStart bool) (woken bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for _, s := range shards {
-		p, ok := i.parked[s]
-		if !ok {
+	for s, p := range i.parked {
+		moved := !p.server.Equal(server)
+		if !moved && !slices.Contains(shards, s) {
 			continue
 		}
+		woken = true
 		delete(i.parked, s)
 		select {
-		case p.wake <- fromStart:
+		case p.wake <- fromStart || moved:
 		default: // it is awake already
 		}
 	}
+	return woken
 }
 
 // Committed says that rows were committed: idle lanes look soon. It may be called as often as rows are.
@@ -115,19 +122,21 @@ func (r *Relay) lookForWork(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		r.step(loopLook, pause)
+		now := false
 		select {
 		case <-ctx.Done():
 			r.watchdog.Done(loopLook)
 			return
 		case <-r.idle.arrived:
 			pause = r.config().Batch.PollInterval
-			timer.Reset(max(0, last.Add(untilLook(pause, rung)).Sub(r.now())))
-			continue
 		case <-r.idle.rung:
 			rung = true
+		case <-timer.C:
+			now = true
+		}
+		if !now {
 			timer.Reset(max(0, last.Add(untilLook(pause, rung)).Sub(r.now())))
 			continue
-		case <-timer.C:
 		}
 		found := false
 		rung = false
@@ -161,12 +170,11 @@ func nextPause(pause, least time.Duration, found bool) time.Duration {
 }
 
 func (r *Relay) look(ctx context.Context, shards []int16, floors []message.Position, fromStart bool) bool {
-	found, err := r.store.Waiting(ctx, shards, floors)
+	server, found, err := r.store.Waiting(ctx, shards, floors)
 	if err != nil {
 		r.storeFailed(ctx, loopLook, err)
 		return false
 	}
 	r.health.succeeded(loopLook)
-	r.idle.wake(found, fromStart)
-	return len(found) > 0
+	return r.idle.wake(server, found, fromStart)
 }

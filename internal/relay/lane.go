@@ -253,7 +253,7 @@ func (l *lane) wakeUp(now time.Time, fromStart bool) {
 // park lets the relay's common look find the next work of an idle lane.
 func (l *lane) park() {
 	l.parked = true
-	l.r.idle.park(l.lease.Shard, l.mem.floor, l.commits, l.wake)
+	l.r.idle.park(l.lease.Shard, parked{floor: l.mem.floor, server: l.mem.server, wake: l.wake}, l.commits)
 }
 
 // beginWrite renews the lease when it is time, or sends the next change.

@@ -249,6 +249,9 @@ func (l *lane) publish(
 			l.publishing, l.carried = false, 0
 			l.r.health.succeeded(l.name + " source")
 			l.r.metrics.published(cfg.Broker, b, took)
+			if len(b.send) > 0 {
+				l.r.pace.published(answered, took, cfg.Batch.PublishTimeout)
+			}
 			then(answered, b)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/internal/lease"
+	"github.com/postrider/postrider/internal/shard"
 )
 
 // lookEvery is how often a process looks whether a shard is free: what another gives back is taken up within two
@@ -90,9 +91,9 @@ func (m *members) join(ctx context.Context, now time.Time) {
 	if !m.joined {
 		err = m.r.store.Preflight(ctx)
 	}
-	var source string
+	var joined shard.Joined
 	if err == nil {
-		source, err = m.r.store.Join(ctx, cfg.LeaseDuration)
+		joined, err = m.r.store.Join(ctx, cfg.LeaseDuration)
 	}
 	if err != nil {
 		m.failures++
@@ -103,8 +104,11 @@ func (m *members) join(ctx context.Context, now time.Time) {
 	m.r.health.succeeded(loopMembers + " join")
 	m.joined, m.failures = true, 0
 	m.joinAt = now.Add(cfg.LeaseDuration / 3)
-	if source != "" {
-		m.r.source.Store(&source)
+	if joined.Source != "" {
+		m.r.source.Store(&joined.Source)
+	}
+	if m.r.clock.joined(now, joined, cfg.LeaseDuration) {
+		m.r.log.WarnContext(ctx, "The database lacks what was written to it: it was restored, failed over or set back")
 	}
 }
 
@@ -163,10 +167,10 @@ func (m *members) giveBack(n int) {
 }
 
 // acquire takes a shard and starts its lane.
-func (m *members) acquire(hard context.Context, shard int16) {
+func (m *members) acquire(hard context.Context, of int16) {
 	cfg := m.r.config()
 	asked := m.r.now()
-	l, ok, err := m.r.store.Acquire(hard, shard, cfg.LeaseDuration)
+	l, ok, err := m.r.store.Acquire(hard, of, cfg.LeaseDuration)
 	if err != nil {
 		m.r.storeFailed(hard, loopMembers+" acquire", err)
 		return

@@ -51,6 +51,8 @@ type Relay struct {
 	health *health
 	idle   *idlers
 	totals totals
+	pace   pace
+	clock  clock
 	// source is the one source name of the table's rows, once known.
 	source atomic.Pointer[string]
 

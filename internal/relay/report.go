@@ -32,7 +32,9 @@ func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition)
 				"postrider dead-letters move gives one up by hand",
 		})
 	}
-	return out, conditions
+	now := r.now()
+	conditions = append(conditions, r.clock.conditions(now)...)
+	return out, append(conditions, r.pace.conditions(now, cfg.Batch.PublishTimeout)...)
 }
 
 // held returns the shards that this process holds, in order, and the rows it has in hand.

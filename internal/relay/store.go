@@ -17,8 +17,11 @@ type Claimer interface {
 	Fetch(
 		ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64,
 	) (rows []shard.Row, cut bool, err error)
-	// Waiting returns the shards that have ready rows above their floor or a key that is due.
-	Waiting(ctx context.Context, shards []int16, floors []message.Position) ([]int16, error)
+	// Waiting returns the shards that have ready rows above their floor or a key that is due, and when the server that
+	// says so was started.
+	Waiting(
+		ctx context.Context, shards []int16, floors []message.Position,
+	) (server time.Time, found []int16, err error)
 }
 
 // Settler archives confirmed rows. It returns lease.ErrLost, and changes nothing, for a lease that passed on.
@@ -60,8 +63,8 @@ type Leaser interface {
 // Membership is a relay's place among its processes, and its right to the table.
 type Membership interface {
 	Preflight(ctx context.Context) error
-	// Join says that this process is there for some time; it returns the table's one source name, if known.
-	Join(ctx context.Context, until time.Duration) (source string, err error)
+	// Join says that this process is there for some time.
+	Join(ctx context.Context, until time.Duration) (shard.Joined, error)
 	// Look returns the live holders, in order, and the shards that may be acquired.
 	Look(ctx context.Context) (live [][16]byte, takeable []int16, err error)
 	Leave(ctx context.Context) error

@@ -50,11 +50,13 @@ func (s *troubledStore) oftenAround(ctx context.Context, chance float64, call fu
 }
 
 // Join never knows the table's source: each process asks for it with its first messages.
-func (s *troubledStore) Join(ctx context.Context, until time.Duration) (string, error) {
-	return "", s.around(ctx, func() error {
-		_, err := s.Store.Join(ctx, until)
+func (s *troubledStore) Join(ctx context.Context, until time.Duration) (joined shard.Joined, err error) {
+	err = s.around(ctx, func() (err error) {
+		joined, err = s.Store.Join(ctx, until)
 		return err
 	})
+	joined.Source = ""
+	return joined, err
 }
 
 func (s *troubledStore) Claim(ctx context.Context, l lease.Lease, w shard.Window) (c shard.Claim, err error) {

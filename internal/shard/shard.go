@@ -55,6 +55,16 @@ type Claim struct {
 	Cut  bool
 }
 
+// Joined is what the table says when a process says that it is there. Its times are by the database's clock.
+type Joined struct {
+	// Source is the one source name of the table's rows, empty where none is known.
+	Source string
+	// Before is until when the process had said last time that it is there, nil where the table does not know. Until is what
+	// it says now.
+	Before *time.Time
+	Until  time.Time
+}
+
 // Held is what became of rows whose key waits.
 type Held struct {
 	// Positions are those of the rows that are held now; the gate of the others was gone.

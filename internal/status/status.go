@@ -68,6 +68,8 @@ var presentWhileTrue = []string{
 	v1alpha1.ConditionDeadLetterUnavailable,
 	v1alpha1.ConditionTargetMayDiscard,
 	v1alpha1.ConditionNonDurableDatabase,
+	v1alpha1.ConditionPublishSlow,
+	v1alpha1.ConditionClockWentBack,
 	v1alpha1.ConditionVacuumBlocked,
 	v1alpha1.ConditionCertificateExpiring,
 	v1alpha1.ConditionNotifyUnavailable,

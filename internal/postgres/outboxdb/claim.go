@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -312,22 +313,25 @@ SELECT s.shard FROM unnest($1::smallint[], $2::bigint[]) s(shard, floor)
 WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.shard = s.shard AND NOT o.held AND o.position > s.floor)
    OR EXISTS (SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.due <= statement_timestamp())`
 
-// Waiting returns those of the shards whose lane has something to do. Floors are those of the lanes, which
-// must have nothing in hand.
-func (s *Store) Waiting(ctx context.Context, shards []int16, floors []message.Position) ([]int16, error) {
+// lookSQL asks for the shards that a statement finds, and for when the server was started.
+func lookSQL(waiting string) string {
+	return `SELECT pg_postmaster_start_time(), (SELECT array_agg(w.shard) FROM (` + waiting + `) w)`
+}
+
+// Waiting returns those of the shards whose lane has something to do, and when the server that says so was started. Floors
+// are those of the lanes, which must have nothing in hand.
+func (s *Store) Waiting(
+	ctx context.Context, shards []int16, floors []message.Position,
+) (server time.Time, found []int16, err error) {
 	above := make([]int64, len(floors))
 	for i, f := range floors {
 		above[i] = int64(f)
 	}
-	var out []int16
-	err := s.pipelined(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.waiting, shards, above).Query(func(rows pgx.Rows) (err error) {
-			out, err = pgx.CollectRows(rows, pgx.RowTo[int16])
-			return err
-		})
+	err = s.pipelined(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.waiting, shards, above).QueryRow(func(row pgx.Row) error { return row.Scan(&server, &found) })
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for work: %w", err)
+		return time.Time{}, nil, fmt.Errorf("look for work: %w", err)
 	}
-	return out, nil
+	return server, found, nil
 }

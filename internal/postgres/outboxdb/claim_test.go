@@ -251,9 +251,12 @@ func TestWaitingFindsReadyRowsAboveTheFloorAndDueKeys(t *testing.T) {
 	s, l := o.holder()
 	waiting := func(floor message.Position) bool {
 		t.Helper()
-		got, err := s.Waiting(t.Context(), []int16{0, 3}, []message.Position{floor, 0})
+		server, got, err := s.Waiting(t.Context(), []int16{0, 3}, []message.Position{floor, 0})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if c := claimed(t, s, wide()); !c.Server.Equal(server) {
+			t.Errorf("Waiting() is of a server started at %v, Claim() of one at %v", server, c.Server)
 		}
 		return len(got) == 1 && got[0] == 0
 	}

@@ -321,7 +321,7 @@ func (st *statements) onColumns(cfg Config) {
 	st.claim = byKey(columnsClaim(&t), "$7")
 	st.fetch = t.SQL(columnsFetch(&t))
 	st.load = t.SQL(columnsLoad(&t))
-	st.waiting = t.SQL(columnsWaiting())
+	st.waiting = t.SQL(lookSQL(columnsWaiting()))
 	st.settle = t.SQL(columnsSettle(&t))
 	st.archived = t.SQL(columnsSettled(&t))
 	st.holdGated, st.holdRows = t.SQL(columnsHoldGated), ""

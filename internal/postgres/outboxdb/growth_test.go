@@ -44,7 +44,7 @@ func (o *outbox) moveOn(s *Store, l lease.Lease) {
 	if _, err := s.Settle(o.t.Context(), l, ids, at); err != nil {
 		o.t.Fatal(err)
 	}
-	if _, err := s.Waiting(o.t.Context(), []int16{0}, []message.Position{0}); err != nil {
+	if _, _, err := s.Waiting(o.t.Context(), []int16{0}, []message.Position{0}); err != nil {
 		o.t.Fatal(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/shard"
 )
 
 // TableInUseError says that another relay uses this outbox table.
@@ -47,9 +48,12 @@ UPDATE {outbox_lease} SET holder = NULL, term = term + 1, held_until = '-infinit
 INSERT INTO {outbox_lease} (relay, shard) SELECT $1, s FROM generate_series(0, $2::int - 1) s
 ON CONFLICT (relay, shard) DO NOTHING`
 
+	seenSQL = `SELECT seen_until FROM {outbox_member} WHERE relay = $1 AND holder = $2`
+
 	joinSQL = `
 INSERT INTO {outbox_member} (relay, holder, seen_until) VALUES ($1, $2, clock_timestamp() + $3::interval)
-ON CONFLICT (relay, holder) DO UPDATE SET seen_until = excluded.seen_until`
+ON CONFLICT (relay, holder) DO UPDATE SET seen_until = excluded.seen_until
+RETURNING seen_until`
 
 	// forgetSQL drops processes that are long gone.
 	forgetSQL = `DELETE FROM {outbox_member} WHERE seen_until < clock_timestamp() - 10 * $1::interval`
@@ -75,29 +79,37 @@ type owner struct {
 }
 
 // Join says that this process is there for the given time and that the table is its relay's. It is called again
-// long before that time is over. It returns the one source name of the table's rows, empty where none is known.
-// A table that another relay uses gives a *TableInUseError.
-func (s *Store) Join(ctx context.Context, until time.Duration) (source string, err error) {
+// long before that time is over. A table that another relay uses gives a *TableInUseError.
+func (s *Store) Join(ctx context.Context, until time.Duration) (joined shard.Joined, err error) {
 	err = s.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		o, err := s.lockOwner(ctx, tx)
 		if err != nil {
 			return err
 		}
-		source = o.source
+		joined = shard.Joined{Source: o.source}
 		b := &pgx.Batch{}
 		b.Queue(s.sql.own, s.ownership(until)...)
 		if o.relay != "" && o.relay != s.cfg.Relay {
 			b.Queue(s.sql.dispossess, s.cfg.Relay)
 		}
 		b.Queue(s.sql.leases, s.cfg.Relay, s.cfg.Shards)
+		// What this process said last is read before it is forgotten: after a restore it may be long over.
+		b.Queue(s.sql.seen, s.cfg.Relay, s.cfg.Holder).QueryRow(func(row pgx.Row) error {
+			if err := row.Scan(&joined.Before); !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			return nil
+		})
 		b.Queue(s.sql.forget, interval(until))
-		b.Queue(s.sql.join, s.cfg.Relay, s.cfg.Holder, interval(until))
+		b.Queue(s.sql.join, s.cfg.Relay, s.cfg.Holder, interval(until)).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&joined.Until)
+		})
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
-		return "", fmt.Errorf("join the relay's processes: %w", err)
+		return shard.Joined{}, fmt.Errorf("join the relay's processes: %w", err)
 	}
-	return source, nil
+	return joined, nil
 }
 
 // lockOwner reads the owner row, locks it and refuses a table that is another relay's or not what it must be.

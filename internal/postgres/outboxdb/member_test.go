@@ -202,8 +202,8 @@ func TestTheFirstSourceStays(t *testing.T) {
 			t.Errorf("AdoptSource(%q) = %q, %v; want shop", offered, got, err)
 		}
 	}
-	if got, err := s.Join(t.Context(), time.Minute); err != nil || got != "shop" {
-		t.Errorf("Join() = %q, %v; want shop", got, err)
+	if got, err := s.Join(t.Context(), time.Minute); err != nil || got.Source != "shop" {
+		t.Errorf("Join() = %+v, %v; want source shop", got, err)
 	}
 }
 

@@ -96,7 +96,8 @@ type statements struct {
 	bury, buriedGate                            string
 	due, load, release, postpone                string
 	owner, own, dispossess, adopt, disown       string
-	leases, join, forget, leave, members, free  string
+	leases, seen, join, forget, leave           string
+	members, free                               string
 	acquire, renew, giveBack                    string
 	ringCurrent, ringNext, ringLeave, ringEnter string
 	backlog, failures, identity                 string
@@ -104,14 +105,15 @@ type statements struct {
 
 func newStatements(n postgres.Names) statements {
 	return statements{
-		lock: n.SQL(lockSQL), claim: n.SQL(claimSQL), fetch: n.SQL(fetchSQL), waiting: n.SQL(waitingSQL),
+		lock: n.SQL(lockSQL), claim: n.SQL(claimSQL), fetch: n.SQL(fetchSQL), waiting: n.SQL(lookSQL(waitingSQL)),
 		settle: n.SQL(settleSQL), archived: n.SQL(archivedSQL),
 		holdGated: n.SQL(holdGatedSQL), holdRows: n.SQL(holdRowsSQL), refuse: n.SQL(refuseSQL), gate: n.SQL(gateSQL),
 		bury: n.SQL(burySQL), buriedGate: n.SQL(buriedGateSQL),
 		due: n.SQL(dueSQL), load: n.SQL(loadSQL), release: n.SQL(releaseSQL), postpone: n.SQL(postponeSQL),
 		owner: n.SQL(ownerSQL), own: n.SQL(ownSQL), dispossess: n.SQL(dispossessSQL), adopt: n.SQL(adoptSQL),
-		disown: n.SQL(disownSQL), leases: n.SQL(leasesSQL), join: n.SQL(joinSQL), forget: n.SQL(forgetSQL),
-		leave: n.SQL(leaveSQL), members: n.SQL(membersSQL), free: n.SQL(freeSQL),
+		disown: n.SQL(disownSQL), leases: n.SQL(leasesSQL),
+		seen: n.SQL(seenSQL), join: n.SQL(joinSQL), forget: n.SQL(forgetSQL), leave: n.SQL(leaveSQL),
+		members: n.SQL(membersSQL), free: n.SQL(freeSQL),
 		acquire: n.SQL(acquireSQL), renew: n.SQL(renewSQL), giveBack: n.SQL(giveBackSQL),
 		ringCurrent: n.SQL(ringCurrentSQL), ringNext: n.SQL(ringNextSQL),
 		ringLeave: n.SQL(ringLeaveSQL), ringEnter: n.SQL(ringEnterSQL),
