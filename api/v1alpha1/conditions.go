@@ -53,9 +53,9 @@ const (
 	// ConditionPublishSlow says that more than one publish in a hundred of the last five minutes took longer than half of
 	// batch.publishTimeout, after which it is cut and its messages are sent again.
 	ConditionPublishSlow = "PublishSlow"
-	// ConditionClockWentBack says that the database showed less than the relay had written to it, in the last hour: it was
-	// restored to an older point, a copy took over that lacks the last commits, or its clock was set back. A worker that
-	// has started since does not know.
+	// ConditionClockWentBack says that the database showed a state that is older than what the relay wrote to it, by
+	// lease.duration or more, in the last hour: it was restored to an older point, a copy took over that lacks the last
+	// commits, or its clock was set back. A worker that has started since does not know.
 	ConditionClockWentBack = "ClockWentBack"
 	// ConditionVacuumBlocked says that a transaction, a prepared one or a replication slot has kept many dead rows from being
 	// cleaned away for ten minutes or longer, so that reads slow down.
@@ -166,7 +166,7 @@ const (
 	// ReasonSettingsOff says that fsync, full_page_writes or synchronous_commit is off.
 	ReasonSettingsOff = "SettingsOff"
 	// ReasonAsynchronousStandby says that several hosts are named and commits wait for no copy of the server:
-	// synchronous_standby_names is empty, or synchronous_commit is local.
+	// synchronous_standby_names is empty, or synchronous_commit is local. Hosts that share their storage need none.
 	ReasonAsynchronousStandby = "AsynchronousStandby"
 	// ReasonNearTimeout says that what is waited for comes late, and soon too late.
 	ReasonNearTimeout = "NearTimeout"

@@ -15,8 +15,8 @@ import (
 func figures(t *testing.T, f bench.Finding, runs int, sure ...string) {
 	t.Helper()
 	for _, q := range f.Quantities {
-		if len(q.Runs) < runs || q.Median <= 0 {
-			t.Errorf("%+v, want %d runs at least", q, runs)
+		if len(q.Runs) != runs || q.Median <= 0 {
+			t.Errorf("%+v, want %d runs", q, runs)
 		}
 	}
 	if len(f.Quantities) == 0 || len(f.Bars) == 0 || f.Machine.Postgres == "" {

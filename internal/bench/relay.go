@@ -50,7 +50,7 @@ func (t *table) newMember(publisher broker.Publisher, policy relay.RunPolicy) (*
 	}
 	m := &member{cfg: t.relayConfig(holder), store: &timedStore{Store: inner}}
 	m.cfg.RunPolicy = policy
-	m.Relay, err = relay.New(m.cfg, m.store, publisher, relay.NewMetrics(prometheus.NewRegistry()),
+	m.Relay, err = relay.New(m.cfg, m.store, publisher, relay.NewMetrics(prometheus.NewRegistry()), &relay.Clock{},
 		slog.New(slog.DiscardHandler), nil)
 	return m, err
 }

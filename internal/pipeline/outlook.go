@@ -127,8 +127,8 @@ func (o *outlook) forgetful() (reason, message string) {
 			", ",
 		)
 	case o.seen.Alone && len(o.database.Hosts) > 1:
-		return "AsynchronousStandby", "commits wait for no copy: a host that takes over may lack what was committed, and a " +
-			"broker may have it. Set synchronous_standby_names, and synchronous_commit to on"
+		return "AsynchronousStandby", "commits wait for no copy: a host that takes over may lack what was committed, unless " +
+			"it shares the storage, and a broker may have it. Set synchronous_standby_names, and synchronous_commit to on"
 	default:
 		return "", ""
 	}

@@ -38,10 +38,9 @@ func NewRelay(cfg config.Relay, o Options) (*Relay, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	metrics := relay.NewMetrics(o.Registry)
-	holder := uuid.New()
+	own := process{holder: uuid.New(), metrics: relay.NewMetrics(o.Registry), clock: &relay.Clock{}}
 	build := func(ctx context.Context, cfg config.Relay) (part[config.Relay], error) {
-		p, err := newRelayPart(ctx, cfg, holder, metrics, o)
+		p, err := newRelayPart(ctx, cfg, own, o)
 		if err != nil {
 			return nil, err // not the typed nil of p
 		}
@@ -49,10 +48,17 @@ func NewRelay(cfg config.Relay, o Options) (*Relay, error) {
 	}
 	return &Relay{newSupervisor(cfg, kind[config.Relay]{
 		build:    build,
-		blank:    func(cfg config.Relay) statusz.Report { return blankRelay(cfg, holder.String()) },
+		blank:    func(cfg config.Relay) statusz.Report { return blankRelay(cfg, own.holder.String()) },
 		fixed:    func(old, next config.Relay) error { return fixedResource(old.Resource, next.Resource) },
 		resource: func(cfg config.Relay) config.Resource { return cfg.Resource },
 	}, o)}, nil
+}
+
+// process is what a process keeps from one relay to the next.
+type process struct {
+	holder  uuid.UUID
+	metrics *relay.Metrics
+	clock   *relay.Clock
 }
 
 // blankRelay is the report of a relay of which nothing is known.
@@ -112,10 +118,10 @@ type relayPart struct {
 }
 
 func newRelayPart(
-	ctx context.Context, cfg config.Relay, holder [16]byte, metrics *relay.Metrics, o Options,
+	ctx context.Context, cfg config.Relay, own process, o Options,
 ) (_ *relayPart, err error) {
 	p := &relayPart{
-		cfg: cfg, holder: holder, renewed: make(chan struct{}), log: o.Log, within: outliving(ctx),
+		cfg: cfg, holder: own.holder, renewed: make(chan struct{}), log: o.Log, within: outliving(ctx),
 	}
 	defer func() {
 		if err != nil {
@@ -138,7 +144,7 @@ func newRelayPart(
 	}
 	store, err := outboxdb.New(p.pool, outboxdb.Config{
 		Names: names, Columns: table, Relay: cfg.Resource.String(), RelayUID: cfg.Resource.UID,
-		Holder: holder,
+		Holder: own.holder,
 		Shards: int(cfg.Outbox.Shards), Unordered: cfg.Ordering == config.OrderingNone, QueryTimeout: queryTimeout(cfg),
 		SkipDeadLetters: cfg.OnDeadLetter == config.SkipMessage,
 	})
@@ -155,7 +161,7 @@ func newRelayPart(
 	}
 	system, _, _ := target(cfg)
 	publish := tracing.Publisher(p.destination, o.Tracer, system, fallback(cfg))
-	p.loop, err = relay.New(relayConfig(cfg, holder), store, publish, metrics, o.Log, o.Steps)
+	p.loop, err = relay.New(relayConfig(cfg, own.holder), store, publish, own.metrics, own.clock, o.Log, o.Steps)
 	return p, err
 }
 

@@ -64,9 +64,7 @@ func (h *hooks) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard
 	return h.Store.Claim(ctx, l, w)
 }
 
-func (h *hooks) Waiting(
-	ctx context.Context, shards []int16, floors []message.Position,
-) (server time.Time, found []int16, err error) {
+func (h *hooks) Waiting(ctx context.Context, shards []int16, floors []message.Position) (shard.Work, error) {
 	h.looks.Add(1)
 	return h.Store.Waiting(ctx, shards, floors)
 }

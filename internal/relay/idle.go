@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/shard"
 )
 
 // idlers are the lanes that have nothing to do. One cheap query looks for work for all of them.
@@ -24,10 +25,11 @@ type idlers struct {
 }
 
 // parked is an idle lane. Its floor is worth something on the server that it read from: another one, restored to an older
-// point or lacking the last commits, may give out positions again.
+// point or lacking the last commits, may give out positions again. It is also worth something only while open run.
 type parked struct {
 	floor  message.Position
 	server time.Time
+	open   []uint64
 	// wake is told whether the look was from the very start.
 	wake chan<- bool
 }
@@ -87,14 +89,14 @@ func (i *idlers) list(fromStart bool) (shards []int16, floors []message.Position
 	return shards, floors
 }
 
-// wake wakes the lanes of shards that have something to do as a server says, and those that have read from another one. It
-// says whether there are any.
-func (i *idlers) wake(server time.Time, shards []int16, fromStart bool) (woken bool) {
+// wake wakes the lanes that have something to do, as a look shows, and those whose floor is worth nothing any more. It says
+// whether there are any.
+func (i *idlers) wake(work shard.Work, fromStart bool) (woken bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for s, p := range i.parked {
-		moved := !p.server.Equal(server)
-		if !moved && !slices.Contains(shards, s) {
+		moved := !p.server.Equal(work.Server)
+		if !moved && !slices.Contains(work.Shards, s) && allRun(p.open, work.Running) {
 			continue
 		}
 		woken = true
@@ -170,11 +172,11 @@ func nextPause(pause, least time.Duration, found bool) time.Duration {
 }
 
 func (r *Relay) look(ctx context.Context, shards []int16, floors []message.Position, fromStart bool) bool {
-	server, found, err := r.store.Waiting(ctx, shards, floors)
+	work, err := r.store.Waiting(ctx, shards, floors)
 	if err != nil {
 		r.storeFailed(ctx, loopLook, err)
 		return false
 	}
 	r.health.succeeded(loopLook)
-	return r.idle.wake(server, found, fromStart)
+	return r.idle.wake(work, fromStart)
 }

@@ -3,6 +3,8 @@ package relay
 import (
 	"testing"
 	"time"
+
+	"github.com/postrider/postrider/internal/shard"
 )
 
 // A commit that is told of while a lane reads may lie behind what that read shows: the lane is not asleep yet, so the look
@@ -28,28 +30,30 @@ func TestACommitDuringTheLastReadIsLookedForOnceTheLaneIsIdle(t *testing.T) {
 }
 
 // P17: an idle lane whose server was replaced by one that was restored, or lacks the last commits, is woken whatever its
-// floor says: new rows may lie below it.
+// floor says: new rows may lie below it. So is one that waits for a long transaction, when that ends.
 func TestALookThatAnotherServerAnswersWakesALaneToReadFromTheStart(t *testing.T) {
 	t.Parallel()
 	then := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	both := []uint64{8, 9}
 	for name, tc := range map[string]struct {
-		server    time.Time
-		found     []int16
+		work      shard.Work
 		fromStart bool
 		want      []bool // what the lane is told
 	}{
-		"nothing is found":                {then, nil, false, nil},
-		"another shard has something":     {then, []int16{2}, true, nil},
-		"it has something":                {then, []int16{1}, false, []bool{false}},
-		"it has something from the start": {then, []int16{1}, true, []bool{true}},
-		"another server finds nothing":    {then.Add(time.Microsecond), nil, false, []bool{true}},
-		"another server finds something":  {then.Add(-time.Hour), []int16{1}, false, []bool{true}},
+		"nothing is found":                {shard.Work{Server: then, Running: both}, false, nil},
+		"another shard has something":     {shard.Work{Server: then, Running: both, Shards: []int16{2}}, true, nil},
+		"it has something":                {shard.Work{Server: then, Running: both, Shards: []int16{1}}, false, []bool{false}},
+		"it has something from the start": {shard.Work{Server: then, Running: both, Shards: []int16{1}}, true, []bool{true}},
+		"others run too":                  {shard.Work{Server: then, Running: []uint64{7, 8, 9}}, false, nil},
+		"a long transaction has ended":    {shard.Work{Server: then, Running: []uint64{7, 9}}, false, []bool{false}},
+		"another server finds nothing":    {shard.Work{Server: then.Add(time.Microsecond), Running: both}, false, []bool{true}},
+		"another server finds something":  {shard.Work{Server: then.Add(-time.Hour), Running: both, Shards: []int16{1}}, false, []bool{true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			idle, wake := newIdlers(), make(chan bool, 1)
-			idle.park(1, parked{floor: 7, server: then, wake: wake}, 0)
-			if woken := idle.wake(tc.server, tc.found, tc.fromStart); woken != (tc.want != nil) {
+			idle.park(1, parked{floor: 7, server: then, open: []uint64{8, 9}, wake: wake}, 0)
+			if woken := idle.wake(tc.work, tc.fromStart); woken != (tc.want != nil) {
 				t.Errorf("woken: %v", woken)
 			}
 			if len(wake) != len(tc.want) || len(wake) == 1 && <-wake != tc.want[0] {

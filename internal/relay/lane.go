@@ -101,8 +101,9 @@ func newLane(r *Relay, l lease.Lease, now time.Time) *lane {
 		// One slot for each call that may be under way: none waits for a lane that has ended.
 		answers: make(chan func(time.Time), 3),
 		wake:    make(chan bool, 1), nudge: make(chan struct{}, 1), drain: make(chan struct{}),
-		claimAt: now, dueAt: now, rescanAt: now.Add(rescanEvery),
-		unsure: make(map[message.ID]struct{}),
+		claimAt: now, dueAt: now,
+		rescanAt: now.Add(time.Duration(r.random() * float64(rescanEvery))), // not all lanes at once
+		unsure:   make(map[message.ID]struct{}),
 	}
 }
 
@@ -113,6 +114,18 @@ func (l *lane) giveUp() { l.stop.Do(func() { close(l.drain) }) }
 func (l *lane) poke() {
 	select {
 	case l.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// readAnew makes the lane read from the very start.
+func (l *lane) readAnew() {
+	select {
+	case <-l.wake: // whatever it was to be told is said with this
+	default:
+	}
+	select {
+	case l.wake <- true:
 	default:
 	}
 }
@@ -253,7 +266,7 @@ func (l *lane) wakeUp(now time.Time, fromStart bool) {
 // park lets the relay's common look find the next work of an idle lane.
 func (l *lane) park() {
 	l.parked = true
-	l.r.idle.park(l.lease.Shard, parked{floor: l.mem.floor, server: l.mem.server, wake: l.wake}, l.commits)
+	l.r.idle.park(l.lease.Shard, l.mem.parked(l.wake), l.commits)
 }
 
 // beginWrite renews the lease when it is time, or sends the next change.

@@ -49,21 +49,22 @@ func (l *lane) readDone(doing string) {
 func (l *lane) claim(ctx context.Context, now time.Time) {
 	l.reading = true
 	l.commits = l.r.idle.commits.Load()
-	rescan := !now.Before(l.rescanAt)
-	w := l.mem.begin(l.batch, rescan)
+	w := l.mem.begin(l.batch, !now.Before(l.rescanAt))
 	held := l.lease
 	l.call(callRead, l.r.config().QueryTimeout, func() func(time.Time) {
 		c, err := l.r.store.Claim(ctx, held, w)
 		return func(answered time.Time) {
-			if rescan {
-				l.rescanAt = answered.Add(rescanEvery)
-			}
 			if err != nil {
 				l.readFailed(ctx, answered, "claim", err)
 				return
 			}
 			if m := l.mem.moved(c, l.quiet()); m != stays {
 				l.meet(ctx, answered, m)
+				return
+			}
+			if !l.mem.complete(c) {
+				l.readDone("claim")
+				l.claimAt = answered
 				return
 			}
 			if late := l.mem.late(c); len(late) > 0 {
@@ -113,6 +114,9 @@ func (l *lane) fetch(ctx context.Context, c shard.Claim, late []message.Position
 // take makes the rows of a claim the lane's.
 func (l *lane) take(ctx context.Context, now time.Time, c shard.Claim, late lateRows) {
 	l.readDone("claim")
+	if l.mem.rescan { // one that fails is repeated
+		l.rescanAt = now.Add(rescanEvery)
+	}
 	t := l.mem.take(c, late, l.batch.MaxMessages)
 	l.ahead, l.kept = t.ready, false
 	if t.reordered > 0 {

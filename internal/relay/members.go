@@ -108,7 +108,8 @@ func (m *members) join(ctx context.Context, now time.Time) {
 		m.r.source.Store(&joined.Source)
 	}
 	if m.r.clock.joined(now, joined, cfg.LeaseDuration) {
-		m.r.log.WarnContext(ctx, "The database lacks what was written to it: it was restored, failed over or set back")
+		m.r.log.WarnContext(ctx, "The database shows an earlier state than was written to it: reading all anew")
+		m.r.readAnew()
 	}
 }
 

@@ -24,6 +24,12 @@ type memory struct {
 	// note is the newest thing that will let the floor rise; claimNote is the note as it was when the claim
 	// under way was sent, and only that claim may use it.
 	note, claimNote note
+	// waits counts the claims that note could not let the floor rise with; stall is what became of such a one.
+	waits int
+	stall *stall
+	// from is the floor of the claim under way, rescan says that it reads from the very start.
+	from   message.Position
+	rescan bool
 
 	// inHand are the rows that were read and neither settled, held nor forgotten; left are those that were
 	// settled or held since the claim under way was sent: it may still show them.
@@ -43,6 +49,18 @@ type note struct {
 	reach message.Position
 	xid   uint64 // 0: no note
 }
+
+// stall is for a transaction that writes and stays open for long. The floor cannot rise while it may still put rows
+// anywhere above it, and each claim would pass over all that was settled since, which nothing can clean away meanwhile. But
+// nothing can appear at or below reach either while all of those run that have run since before xid: open. So claims begin
+// at reach, and the first one that sees that one of open has ended is not good: the next begins at the floor.
+type stall struct {
+	note
+	open []uint64
+}
+
+// stallAfter is how many claims a note waits for xmin to pass it before those that still run are taken for long ones.
+const stallAfter = 16
 
 func newMemory(unordered bool) *memory {
 	return &memory{
@@ -71,15 +89,53 @@ func (m *memory) begin(b Batch, rescan bool) shard.Window {
 	for key := range m.changing {
 		m.changed[key] = struct{}{}
 	}
+	m.claimNote, m.rescan, m.from = m.note, rescan, m.low()
 	if rescan {
-		m.floor = 0
+		m.from = 0 // of this claim alone: each one would pass over all dead rows until the floor has risen again
 	}
-	m.claimNote = m.note
 	return shard.Window{
-		Floor: m.floor, Read: m.read,
+		Floor: m.from, Read: m.read,
 		MaxMessages: b.MaxMessages, MaxBytes: b.MaxBytes,
 		MaxBelow: len(m.inHand) + b.MaxMessages,
 	}
+}
+
+// low is a position at or below which no row can appear that the lane does not know, as far as it knows.
+func (m *memory) low() message.Position {
+	if m.stall != nil {
+		return m.stall.reach
+	}
+	return m.floor
+}
+
+// parked is what the common look has to know of the lane.
+func (m *memory) parked(wake chan<- bool) parked {
+	p := parked{floor: m.low(), server: m.server, wake: wake}
+	if m.stall != nil {
+		p.open = m.stall.open
+	}
+	return p
+}
+
+// complete says whether a claim shows all that may have appeared. It does not where a long transaction has ended, whose
+// rows may lie below where the claim began.
+func (m *memory) complete(c shard.Claim) bool {
+	if m.stall == nil || allRun(m.stall.open, c.Running) {
+		return true
+	}
+	m.note, m.waits = m.stall.note, 0
+	m.stall = nil
+	return m.from <= m.floor
+}
+
+// allRun says whether all of some transactions are among those that run.
+func allRun(open, running []uint64) bool {
+	for _, id := range open {
+		if !slices.Contains(running, id) {
+			return false
+		}
+	}
+	return true
 }
 
 // move is what a claim says of the server that answered it.
@@ -149,13 +205,10 @@ type taken struct {
 // shows beside the rows in hand: else a later row of a key could be sent while an earlier one is not known yet.
 func (m *memory) take(c shard.Claim, late lateRows, maxMessages int) taken {
 	rows, reach := prefix(c, late, maxMessages)
-	if n := m.claimNote; n.xid != 0 && c.Xmin > n.xid && reach >= n.reach {
-		m.floor = max(m.floor, n.reach)
-		if m.note == n {
-			m.note = note{}
-		}
+	m.rise(c, reach)
+	if m.rescan {
+		m.lower(reach) // what was left out below it is looked for again
 	}
-	m.claimNote = note{}
 	before := m.read
 	if n := len(rows); n > 0 {
 		m.read = max(m.read, rows[n-1].Position)
@@ -181,6 +234,36 @@ func (m *memory) take(c shard.Claim, late lateRows, maxMessages int) taken {
 		}
 	}
 	return t
+}
+
+// rise lets the floor rise to what the claim's note says, or what claims begin at where others hold the floor back.
+func (m *memory) rise(c shard.Claim, reach message.Position) {
+	n := m.claimNote
+	m.claimNote = note{}
+	if n.xid == 0 || reach < n.reach {
+		return
+	}
+	if c.Xmin > n.xid {
+		m.floor, m.stall = max(m.floor, n.reach), nil
+	} else {
+		open := slices.DeleteFunc(slices.Clone(c.Running), func(id uint64) bool { return id > n.xid })
+		known := m.stall != nil && allRun(open, m.stall.open)
+		if m.waits++; m.waits <= stallAfter && !known {
+			return
+		}
+		m.stall = &stall{note: n, open: open}
+	}
+	if m.note == n {
+		m.note, m.waits = note{}, 0
+	}
+}
+
+// lower puts the floor at a position, unless it is lower already.
+func (m *memory) lower(p message.Position) {
+	m.floor = min(m.floor, p)
+	if m.stall != nil {
+		m.stall.reach = min(m.stall.reach, p)
+	}
 }
 
 // everything is the reach of a claim that left nothing out.
@@ -247,7 +330,7 @@ func (m *memory) forget(rows []shard.Row) {
 		m.back(r.Position)
 	}
 	if len(m.inHand) == 0 {
-		m.read = m.floor // nothing is known above it: whole rows from there
+		m.read = m.low() // nothing is known above it: whole rows from there
 	}
 }
 
@@ -261,9 +344,9 @@ func (m *memory) opened(key string, first message.Position) {
 
 // back puts the floor below a position at which a row will appear that the lane does not know.
 func (m *memory) back(p message.Position) {
-	m.floor = min(m.floor, p-1)
+	m.lower(p - 1)
 	if m.note.reach >= p {
-		m.note = note{}
+		m.note, m.waits = note{}, 0
 	}
 	if m.claimNote.reach >= p {
 		m.claimNote = note{}
@@ -272,7 +355,7 @@ func (m *memory) back(p message.Position) {
 
 // distrust is for a statement whose outcome nobody knows: it may have set rows free anywhere.
 func (m *memory) distrust() {
-	m.floor, m.note, m.claimNote = 0, note{}, note{}
+	m.floor, m.note, m.claimNote, m.waits, m.stall = 0, note{}, note{}, 0, nil
 }
 
 // change notes that a gate write of these keys is under way; unchange that it has ended.

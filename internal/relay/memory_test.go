@@ -368,6 +368,49 @@ func TestARescanStartsAtTheVeryStart(t *testing.T) {
 	}
 }
 
+// A rescan costs one claim: the ones after it begin at the floor again, unless it left something out below.
+func TestTheFloorIsWhereItWasAfterARescan(t *testing.T) {
+	t.Parallel()
+	late := func(at ...message.Position) lateRows {
+		var l lateRows
+		for _, p := range at {
+			l.rows = append(l.rows, row("late", p))
+		}
+		return l
+	}
+	cut := late(2, 3)
+	cut.cutAt = 3
+	for name, tc := range map[string]struct {
+		claim shard.Claim
+		late  lateRows
+		most  int
+		want  message.Position
+	}{
+		"nothing is below it":                {shard.Claim{}, lateRows{}, 10, 5},
+		"a row is below it":                  {shard.Claim{Below: []message.Position{2}}, late(2), 10, 5},
+		"not all rows below were read":       {shard.Claim{Below: []message.Position{2, 3, 4}}, cut, 10, 3},
+		"not all below was looked at":        {shard.Claim{Below: []message.Position{2, 3}, BelowCut: true}, late(2, 3), 10, 3},
+		"more is below than a lane may hold": {shard.Claim{Below: []message.Position{2, 3}}, late(2, 3), 1, 2},
+		"only rows above were left out":      {shard.Claim{Rows: rows(row("b", 6)), Cut: true}, lateRows{}, 10, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemory(false)
+			m.read1(t, 90, row("a", 5))
+			m.settled(rows(row("a", 5)), 100, 5)
+			m.read1(t, 101)
+			if m.floor != 5 {
+				t.Fatalf("floor = %d before the rescan, want 5", m.floor)
+			}
+			m.begin(bounds, true)
+			m.take(tc.claim, tc.late, tc.most)
+			if w := m.begin(bounds, false); w.Floor != tc.want {
+				t.Errorf("the next window is from %d, want from %d", w.Floor, tc.want)
+			}
+		})
+	}
+}
+
 func TestRowsBelowWhatWasSentOfTheirKeyAreCounted(t *testing.T) {
 	t.Parallel()
 	m := newMemory(false)
@@ -387,5 +430,107 @@ func TestRowsBelowWhatWasSentOfTheirKeyAreCounted(t *testing.T) {
 	}
 	if n := len(m.sent.young) + len(m.sent.old); n > 2*maxSentKeys {
 		t.Errorf("%d keys are remembered, want at most %d", n, 2*maxSentKeys)
+	}
+}
+
+// Transactions of the tests below: two that were there before the first settle, and the settle.
+const long, short, settle = 50, 60, 100
+
+// stalled returns a memory whose floor stays at 0 while the long and the short transaction run, and whose claims begin at 5.
+func stalled(t *testing.T) *memory {
+	t.Helper()
+	m := newMemory(false)
+	m.read1(t, long, row("a", 5))
+	m.settled(rows(row("a", 5)), settle, 5)
+	for claim := 0; m.low() == 0; claim++ {
+		if claim > stallAfter {
+			t.Fatal("claims begin at the floor for ever")
+		}
+		m.begin(bounds, false)
+		c := running(long, short, settle+1)
+		if !m.complete(c) {
+			t.Fatal("a claim from the floor is not good")
+		}
+		m.take(c, lateRows{}, 10)
+	}
+	if m.floor != 0 || m.low() != 5 {
+		t.Fatalf("floor %d, claims from %d; want 0 and 5", m.floor, m.low())
+	}
+	return m
+}
+
+// running is a claim that finds nothing while these transactions run.
+func running(ids ...uint64) shard.Claim { return shard.Claim{Xmin: ids[0], Running: ids} }
+
+// P15: while somebody's long transaction that writes holds the floor back, claims pass over what is dead once and not each
+// time; the first one after its end looks below again.
+func TestALongTransactionThatWritesHoldsClaimsUpOnce(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		fromStart bool
+		before    func(*memory)
+		claim     shard.Claim
+		good      bool
+		from      message.Position // of the claim
+		next      message.Position // of the one after it
+	}{
+		"both run":                            {claim: running(long, short, settle+7), good: true, from: 5, next: 5},
+		"one has ended":                       {claim: running(long, settle+7), from: 5, next: 0},
+		"all have ended":                      {claim: running(settle + 7), from: 5, next: 0},
+		"one has ended while all was read":    {fromStart: true, claim: running(long, settle+7), good: true, from: 0, next: 0},
+		"a row was set free below":            {before: func(m *memory) { m.opened("k", 3) }, claim: running(long, short), good: true, from: 2, next: 2},
+		"a row was set free above":            {before: func(m *memory) { m.opened("k", 7) }, claim: running(long, short), good: true, from: 5, next: 5},
+		"nobody knows what a settle has done": {before: (*memory).distrust, claim: running(settle + 7), good: true, from: 0, next: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := stalled(t)
+			if tc.before != nil {
+				tc.before(m)
+			}
+			if w := m.begin(bounds, tc.fromStart); w.Floor != tc.from {
+				t.Errorf("a claim from %d, want from %d", w.Floor, tc.from)
+			}
+			if good := m.complete(tc.claim); good != tc.good {
+				t.Errorf("the claim is good: %v, want %v", good, tc.good)
+			} else if good {
+				m.take(tc.claim, lateRows{}, 10)
+			}
+			if w := m.begin(bounds, false); w.Floor != tc.next {
+				t.Errorf("the next claim is from %d, want from %d", w.Floor, tc.next)
+			}
+		})
+	}
+}
+
+func TestTheFloorRisesWhenTheLongTransactionHasEnded(t *testing.T) {
+	t.Parallel()
+	m := stalled(t)
+	m.begin(bounds, false)
+	m.complete(running(settle + 7))
+	m.begin(bounds, false)
+	if c := running(settle + 7); m.complete(c) {
+		m.take(c, lateRows{}, 10)
+	}
+	if m.floor != 5 || m.low() != 5 {
+		t.Errorf("floor %d, claims from %d; want 5", m.floor, m.low())
+	}
+}
+
+// What is settled while the long transactions are known is passed over as soon as nobody else may write below it.
+func TestWhatIsSettledBesideALongTransactionIsPassedOverOnceToo(t *testing.T) {
+	t.Parallel()
+	m := stalled(t)
+	m.read1(t, long, row("a", 6))
+	m.settled(rows(row("a", 6)), settle+10, 6)
+	m.begin(bounds, false)
+	m.take(running(long, short, settle+5), lateRows{}, 10)
+	if m.low() != 5 {
+		t.Errorf("claims from %d while a new transaction may write below, want 5", m.low())
+	}
+	m.begin(bounds, false)
+	m.take(running(long, short, settle+20), lateRows{}, 10)
+	if m.low() != 6 {
+		t.Errorf("claims from %d, want 6: all that may write below are known", m.low())
 	}
 }

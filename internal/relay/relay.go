@@ -52,7 +52,7 @@ type Relay struct {
 	idle   *idlers
 	totals totals
 	pace   pace
-	clock  clock
+	clock  *Clock
 	// source is the one source name of the table's rows, once known.
 	source atomic.Pointer[string]
 
@@ -67,9 +67,15 @@ type Relay struct {
 	calls sync.WaitGroup
 }
 
-// New returns a relay that is ready to Run. A nil watchdog hears nothing.
+// New returns a relay that is ready to Run. A nil watchdog hears nothing. Metrics and clock belong to the process.
 func New(
-	cfg Config, store Store, publisher broker.Publisher, metrics *Metrics, log *slog.Logger, watchdog Watchdog,
+	cfg Config,
+	store Store,
+	publisher broker.Publisher,
+	metrics *Metrics,
+	clock *Clock,
+	log *slog.Logger,
+	watchdog Watchdog,
 ) (*Relay, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -80,7 +86,7 @@ func New(
 	r := &Relay{
 		store: store, publisher: publisher, metrics: metrics, log: log, watchdog: watchdog,
 		now: time.Now, random: rand.Float64,
-		units: newUnits(), health: newHealth(), idle: newIdlers(),
+		units: newUnits(), health: newHealth(), idle: newIdlers(), clock: clock,
 		lanes: make(map[int16]*lane), changed: make(chan struct{}, 1), crash: make(chan struct{}),
 	}
 	r.router, _ = publisher.(broker.Router)
@@ -184,6 +190,16 @@ func (r *Relay) poke() {
 	defer r.mu.Unlock()
 	for _, l := range r.lanes {
 		l.poke()
+	}
+}
+
+// readAnew makes all lanes read from the very start: what they know of is not what the database holds.
+func (r *Relay) readAnew() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for s, l := range r.lanes {
+		r.idle.unpark(s)
+		l.readAnew()
 	}
 }
 

@@ -22,7 +22,8 @@ func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition)
 	if len(held) > 0 {
 		ambiguous = r.backlog(ctx, held, inHand, &out)
 	}
-	conditions := append(r.health.conditions(), r.brokerCondition(cfg))
+	takes := r.brokerCondition(cfg)
+	conditions := append(r.health.conditions(), takes)
 	if ambiguous > 0 {
 		conditions = append(conditions, statusz.Condition{
 			Type:   conditionAmbiguous,
@@ -34,7 +35,10 @@ func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition)
 	}
 	now := r.now()
 	conditions = append(conditions, r.clock.conditions(now)...)
-	return out, append(conditions, r.pace.conditions(now, cfg.Batch.PublishTimeout)...)
+	if takes.Status != "False" { // who does not answer at all is slow too
+		conditions = append(conditions, r.pace.conditions(now)...)
+	}
+	return out, conditions
 }
 
 // held returns the shards that this process holds, in order, and the rows it has in hand.

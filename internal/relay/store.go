@@ -17,11 +17,8 @@ type Claimer interface {
 	Fetch(
 		ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64,
 	) (rows []shard.Row, cut bool, err error)
-	// Waiting returns the shards that have ready rows above their floor or a key that is due, and when the server that
-	// says so was started.
-	Waiting(
-		ctx context.Context, shards []int16, floors []message.Position,
-	) (server time.Time, found []int16, err error)
+	// Waiting finds the shards that have ready rows above their floor or a key that is due.
+	Waiting(ctx context.Context, shards []int16, floors []message.Position) (shard.Work, error)
 }
 
 // Settler archives confirmed rows. It returns lease.ErrLost, and changes nothing, for a lease that passed on.

@@ -20,34 +20,29 @@ const (
 // wentBackFor is how long a relay tells that the database went back: long enough for a person to see it.
 const wentBackFor = time.Hour
 
-// clock notices when the database shows an earlier time than it has shown.
-type clock struct {
+// Clock notices when a database shows an earlier state than it has shown. It belongs to a process, and outlives its relays:
+// a database that was restored may be reached as another host, which makes a new one.
+type Clock struct {
 	mu sync.Mutex
-	// until is what the last Join wrote, noticed when one found that to be gone.
-	until, noticed time.Time
+	// wrote is when the last Join wrote, by the database's clock; noticed is when one found that to be gone.
+	wrote, noticed time.Time
 }
 
-// joined compares what a Join found and wrote with what the one before it had written: only this process writes it. Others
-// forget it when it is long over.
-func (c *clock) joined(now time.Time, j shard.Joined, lasts time.Duration) (wentBack bool) {
+// joined compares what a Join found and wrote with when the one before it wrote. Every process of the relay moves on what
+// they find there; how far, it may say otherwise than this one.
+func (c *Clock) joined(now time.Time, j shard.Joined, lasts time.Duration) (wentBack bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.until.IsZero():
-	case j.Before != nil:
-		wentBack = j.Before.Before(c.until)
-	default:
-		wentBack = j.Until.Add(-lasts).Before(c.until)
-	}
-	wentBack = wentBack || j.Until.Before(c.until)
-	c.until = j.Until
+	wrote := j.Until.Add(-lasts)
+	wentBack = (j.Before != nil && j.Before.Before(c.wrote)) || wrote.Before(c.wrote)
+	c.wrote = wrote
 	if wentBack {
 		c.noticed = now
 	}
 	return wentBack
 }
 
-func (c *clock) conditions(now time.Time) []statusz.Condition {
+func (c *Clock) conditions(now time.Time) []statusz.Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.noticed.IsZero() || now.Sub(c.noticed) > wentBackFor {
@@ -58,8 +53,8 @@ func (c *clock) conditions(now time.Time) []statusz.Condition {
 			Type:   conditionWentBack,
 			Status: "True",
 			Reason: reasonEarlier,
-			Message: "the database lacks what this relay wrote to it: it was restored to an older point, or a copy took over that " +
-				"lacks the last commits, or its clock was set back. postrider verify names events without a row",
+			Message: "the database shows an earlier state than this relay wrote: it was restored to an older point, or a copy took " +
+				"over that lacks the last commits, or its clock was set back. postrider verify names events without a row",
 		},
 	}
 }
@@ -74,16 +69,21 @@ const (
 // pace counts how many publishes come near their timeout.
 type pace struct {
 	mu      sync.Mutex
+	timeout time.Duration // that they are counted against
 	minutes [paceWindow]struct {
 		minute    int64
 		all, slow int
 	}
 }
 
-// published counts one. It is slow when it takes longer than half of the timeout.
+// published counts one. It is slow when it takes longer than half of the timeout. With another timeout all begins anew.
 func (p *pace) published(now time.Time, took, timeout time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.timeout != timeout {
+		p.timeout = timeout
+		clear(p.minutes[:])
+	}
 	minute := now.Unix() / int64(time.Minute/time.Second)
 	m := &p.minutes[minute%paceWindow]
 	if m.minute != minute {
@@ -95,7 +95,7 @@ func (p *pace) published(now time.Time, took, timeout time.Duration) {
 	}
 }
 
-func (p *pace) conditions(now time.Time, timeout time.Duration) []statusz.Condition {
+func (p *pace) conditions(now time.Time) []statusz.Condition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	minute := now.Unix() / int64(time.Minute/time.Second)
@@ -114,10 +114,10 @@ func (p *pace) conditions(now time.Time, timeout time.Duration) []statusz.Condit
 			Status: "True",
 			Reason: reasonNearTimeout,
 			Message: fmt.Sprintf(
-				"more than one publish in %d took longer than %v, half of batch.publishTimeout: what takes longer "+
-					"than that is cut and sent again. Look at the broker and the way to it, or send less at once (batch.maxMessages)",
+				"more than one publish in %d took longer than %v: at batch.publishTimeout, twice that, it is cut and "+
+					"sent again. Look at the broker and the way to it, or send less at once (batch.maxMessages)",
 				slowShare,
-				timeout/2,
+				p.timeout/2,
 			),
 		},
 	}

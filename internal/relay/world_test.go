@@ -134,7 +134,8 @@ func (w *world) process(o options) *process {
 	if o.wrap != nil {
 		store = o.wrap(store)
 	}
-	p.Relay, err = relay.New(p.cfg, store, o.publisher, relay.NewMetrics(p.registry), o.log, o.watchdog)
+	p.Relay, err = relay.New(p.cfg, store, o.publisher, relay.NewMetrics(p.registry), &relay.Clock{}, o.log,
+		o.watchdog)
 	if err != nil {
 		w.t.Fatalf("make a relay: %v", err)
 	}

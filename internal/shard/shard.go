@@ -45,8 +45,9 @@ type Row struct {
 type Claim struct {
 	// Server is when the server that answered was started. One that was restored or promoted is another than before.
 	Server time.Time
-	// Xmin is the snapshot's lowest transaction id that was still running.
-	Xmin uint64
+	// Xmin is the snapshot's lowest transaction id that was still running, Running are all of them.
+	Xmin    uint64
+	Running []uint64
 	// Below are the positions in (Floor, Read]; BelowCut says that there are more of them.
 	Below    []message.Position
 	BelowCut bool
@@ -55,11 +56,20 @@ type Claim struct {
 	Cut  bool
 }
 
+// Work is what one look for all idle lanes shows.
+type Work struct {
+	// Server is when the server that answered was started, Running are the transaction ids that were still running.
+	Server  time.Time
+	Running []uint64
+	// Shards have ready rows above their floor, or a key that is due.
+	Shards []int16
+}
+
 // Joined is what the table says when a process says that it is there. Its times are by the database's clock.
 type Joined struct {
 	// Source is the one source name of the table's rows, empty where none is known.
 	Source string
-	// Before is until when the process had said last time that it is there, nil where the table does not know. Until is what
+	// Before is until when a process of the relay had said that it is there, nil where the table knows of none. Until is what
 	// it says now.
 	Before *time.Time
 	Until  time.Time

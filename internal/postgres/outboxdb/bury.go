@@ -28,7 +28,7 @@ const burySQL = `
 WITH gone AS (
   DELETE FROM {outbox} o
   USING unnest($2::uuid[], $3::smallint[], $4::text[], $5::text[]) u(id, attempts, code, detail)
-  WHERE o.shard = $1 AND o.event_id = u.id
+  WHERE o.shard = $1 AND o.event_id = ANY(ARRAY[u.id])
   RETURNING o.position, o.event_id, o.event_type, o.schema_version, o.source, o.ordering_key, o.aggregate_version,
     o.destination, o.content_type, o.payload, o.headers, o.traceparent, o.occurred_at, o.expires_at,
     o.first_failed_at, o.failure_id, u.attempts, u.code, u.detail, ` + digestSQL + ` AS digest,

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -20,8 +19,12 @@ import (
 // defectHeaders marks a row whose headers or times no record can carry.
 const defectHeaders = "InvalidHeader"
 
-// claimSQL reads a lane's window in one snapshot. The first row holds when the server was started, the snapshot's xmin
-// and the positions between the floor ($2) and what was read ($3); the others are whole rows above it.
+// runningSQL are the transactions that run, in the snapshot of the statement.
+const runningSQL = `(SELECT array_agg(t.id::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) t(id))`
+
+// claimSQL reads a lane's window in one snapshot. The first row holds when the server was started, the snapshot's xmin,
+// the transactions that run in it, and the positions between the floor ($2) and what was read ($3); the others are whole
+// rows above it.
 //
 // A plain cursor would lose the messages that commit late below it, or send them out of order. So the floor
 // moves only when nothing can appear below it, and what lies between is compared with what the lane has in
@@ -32,6 +35,7 @@ const defectHeaders = "InvalidHeader"
 // out of line, so a row of any size costs nothing until it is sent.
 const claimSQL = `
 SELECT pg_postmaster_start_time() AS server, pg_snapshot_xmin(pg_current_snapshot()) AS xmin,
+  ` + runningSQL + ` AS running,
   (SELECT array_agg(b.position ORDER BY b.position) FROM (
     SELECT position FROM {outbox} WHERE shard = $1 AND NOT held AND position > $2 AND position <= $3
     ORDER BY position LIMIT $6) b) AS below,
@@ -39,7 +43,7 @@ SELECT pg_postmaster_start_time() AS server, pg_snapshot_xmin(pg_current_snapsho
   NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
   NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
-SELECT NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, NULL, NULL, r.* FROM (
   SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
     y.aggregate_version, y.destination, y.content_type,
     CASE WHEN y.size <= $5 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
@@ -109,21 +113,30 @@ func collectClaim(rows pgx.Rows, w shard.Window, partly bool, c *shard.Claim) er
 func byPosition(a, b shard.Row) int { return cmp.Compare(a.Position, b.Position) }
 
 // snapshotColumns is the number of a claim's columns that only its first row fills.
-const snapshotColumns = 3
+const snapshotColumns = 4
 
 // readSnapshot reads a claim's first row, whose other columns are empty.
 func readSnapshot(rows pgx.Rows, c *shard.Claim) error {
-	var below []int64
+	var running, below []int64
 	into := make([]any, snapshotColumns+rowColumns)
-	into[0], into[1], into[2] = &c.Server, &c.Xmin, &below
+	into[0], into[1], into[2], into[3] = &c.Server, &c.Xmin, &running, &below
 	if err := rows.Scan(into...); err != nil {
 		return fmt.Errorf("read snapshot: %w", err)
 	}
+	c.Running = transactions(running)
 	c.Below = make([]message.Position, len(below))
 	for i, p := range below {
 		c.Below[i] = message.Position(p)
 	}
 	return nil
+}
+
+func transactions(ids []int64) []uint64 {
+	out := make([]uint64, len(ids))
+	for i, id := range ids {
+		out[i] = uint64(id) //nolint:gosec // 64 bits count from 1 and reach no sign
+	}
+	return out
 }
 
 // rowColumns is the number of columns of a row.
@@ -313,25 +326,28 @@ SELECT s.shard FROM unnest($1::smallint[], $2::bigint[]) s(shard, floor)
 WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.shard = s.shard AND NOT o.held AND o.position > s.floor)
    OR EXISTS (SELECT 1 FROM {outbox_gate} g WHERE g.shard = s.shard AND g.due <= statement_timestamp())`
 
-// lookSQL asks for the shards that a statement finds, and for when the server was started.
+// lookSQL asks for the shards that a statement finds, for when the server was started and for the transactions that run.
 func lookSQL(waiting string) string {
-	return `SELECT pg_postmaster_start_time(), (SELECT array_agg(w.shard) FROM (` + waiting + `) w)`
+	return `SELECT pg_postmaster_start_time(), ` + runningSQL + `, (SELECT array_agg(w.shard) FROM (` + waiting + `) w)`
 }
 
-// Waiting returns those of the shards whose lane has something to do, and when the server that says so was started. Floors
-// are those of the lanes, which must have nothing in hand.
-func (s *Store) Waiting(
-	ctx context.Context, shards []int16, floors []message.Position,
-) (server time.Time, found []int16, err error) {
+// Waiting returns those of the shards whose lane has something to do. Floors are those of the lanes, which must have
+// nothing in hand.
+func (s *Store) Waiting(ctx context.Context, shards []int16, floors []message.Position) (shard.Work, error) {
 	above := make([]int64, len(floors))
 	for i, f := range floors {
 		above[i] = int64(f)
 	}
-	err = s.pipelined(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.waiting, shards, above).QueryRow(func(row pgx.Row) error { return row.Scan(&server, &found) })
+	var work shard.Work
+	var running []int64
+	err := s.pipelined(ctx, func(b *pgx.Batch) {
+		b.Queue(s.sql.waiting, shards, above).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&work.Server, &running, &work.Shards)
+		})
 	})
 	if err != nil {
-		return time.Time{}, nil, fmt.Errorf("look for work: %w", err)
+		return shard.Work{}, fmt.Errorf("look for work: %w", err)
 	}
-	return server, found, nil
+	work.Running = transactions(running)
+	return work, nil
 }

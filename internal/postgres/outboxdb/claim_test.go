@@ -251,14 +251,14 @@ func TestWaitingFindsReadyRowsAboveTheFloorAndDueKeys(t *testing.T) {
 	s, l := o.holder()
 	waiting := func(floor message.Position) bool {
 		t.Helper()
-		server, got, err := s.Waiting(t.Context(), []int16{0, 3}, []message.Position{floor, 0})
+		work, err := s.Waiting(t.Context(), []int16{0, 3}, []message.Position{floor, 0})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c := claimed(t, s, wide()); !c.Server.Equal(server) {
-			t.Errorf("Waiting() is of a server started at %v, Claim() of one at %v", server, c.Server)
+		if c := claimed(t, s, wide()); !c.Server.Equal(work.Server) {
+			t.Errorf("Waiting() is of a server started at %v, Claim() of one at %v", work.Server, c.Server)
 		}
-		return len(got) == 1 && got[0] == 0
+		return len(work.Shards) == 1 && work.Shards[0] == 0
 	}
 	if waiting(0) {
 		t.Error("an empty table has work")

@@ -68,12 +68,12 @@ start AS MATERIALIZED (
 below AS MATERIALIZED (
   SELECT x.position FROM (SELECT position, free FROM later UNION ALL SELECT position, free FROM earlier) x
   WHERE x.free LIMIT $6)
-SELECT pg_postmaster_start_time() AS server, '0'::xid8 AS xmin, (SELECT array_agg(position) FROM below) AS below,
+SELECT pg_postmaster_start_time() AS server, '0'::xid8 AS xmin, NULL::bigint[] AS running, (SELECT array_agg(position) FROM below) AS below,
   NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
   NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
   NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
-SELECT NULL, NULL, NULL, r.* FROM (` + boundedRows("found n", t.Row("$5::bigint", "false"), "$5::bigint") + `) r`
+SELECT NULL, NULL, NULL, NULL, r.* FROM (` + boundedRows("found n", t.Row("$5::bigint", "false"), "$5::bigint") + `) r`
 }
 
 // boundedRows are the whole rows of some ids n, in the order of their places, up to the one whose payload reaches the
@@ -288,7 +288,8 @@ CROSS JOIN LATERAL (SELECT count(*) AS n FROM (
 
 // columnsOwn also notes how the columns are named, for the tools that work beside the relay.
 const columnsOwn = `
-UPDATE {outbox_owner} SET relay = $1, relay_uid = $2, seen_until = clock_timestamp() + $3::interval, mapping = $4`
+UPDATE {outbox_owner} SET relay = $1, relay_uid = $2, seen_until = clock_timestamp() + $3::interval, mapping = $4
+RETURNING seen_until`
 
 // mapping is what is noted of how a relay's configuration names the columns of a team's table.
 type mapping struct {

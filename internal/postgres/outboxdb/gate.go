@@ -51,7 +51,7 @@ func (s *Store) Hold(ctx context.Context, l lease.Lease, ids []message.ID) (held
 // holdRowsSQL holds rows whatever their gate; the caller makes it in the same transaction.
 const holdRowsSQL = `UPDATE {outbox} SET held = true WHERE shard = $1 AND event_id = ANY($2::uuid[])`
 
-// refuseSQL writes what is known of failed rows and holds them. The counts are values and only grow: a
+// refuseSQL writes what is known of failed rows and holds them, found as in settleSQL. The counts are values and only grow: a
 // transaction that committed without an answer may be repeated and counts nothing twice.
 const refuseSQL = `
 UPDATE {outbox} o SET held = true,
@@ -61,7 +61,7 @@ UPDATE {outbox} o SET held = true,
   ambiguous_since = CASE WHEN NOT u.counted THEN coalesce(o.ambiguous_since, clock_timestamp()) END
 FROM unnest($2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::interval[], $7::boolean[])
   u(id, attempts, unknowns, code, failing_for, counted)
-WHERE o.shard = $1 AND o.event_id = u.id`
+WHERE o.shard = $1 AND o.event_id = ANY(ARRAY[u.id])`
 
 // gateSQL makes keys wait in Retry. A key behind an open dead letter stays Blocked.
 const gateSQL = `

@@ -33,10 +33,13 @@ func (e *TableInUseError) Error() string {
 const (
 	ownerSQL = `
 SELECT coalesce(relay, ''), coalesce(relay_uid, ''), coalesce(seen_until <= clock_timestamp(), true),
-  coalesce(source, ''), shards, hash_vector = hashtextextended('postrider' COLLATE "C", 0)
+  coalesce(source, ''), shards, hash_vector = hashtextextended('postrider' COLLATE "C", 0),
+  CASE WHEN isfinite(seen_until) THEN seen_until END
 FROM {outbox_owner} FOR NO KEY UPDATE`
 
-	ownSQL = `UPDATE {outbox_owner} SET relay = $1, relay_uid = $2, seen_until = clock_timestamp() + $3::interval`
+	ownSQL = `
+UPDATE {outbox_owner} SET relay = $1, relay_uid = $2, seen_until = clock_timestamp() + $3::interval
+RETURNING seen_until`
 
 	// dispossessSQL ends the leases of relays that owned the table before: their processes may wake up and still
 	// find their own lease rows current.
@@ -48,12 +51,9 @@ UPDATE {outbox_lease} SET holder = NULL, term = term + 1, held_until = '-infinit
 INSERT INTO {outbox_lease} (relay, shard) SELECT $1, s FROM generate_series(0, $2::int - 1) s
 ON CONFLICT (relay, shard) DO NOTHING`
 
-	seenSQL = `SELECT seen_until FROM {outbox_member} WHERE relay = $1 AND holder = $2`
-
 	joinSQL = `
 INSERT INTO {outbox_member} (relay, holder, seen_until) VALUES ($1, $2, clock_timestamp() + $3::interval)
-ON CONFLICT (relay, holder) DO UPDATE SET seen_until = excluded.seen_until
-RETURNING seen_until`
+ON CONFLICT (relay, holder) DO UPDATE SET seen_until = excluded.seen_until`
 
 	// forgetSQL drops processes that are long gone.
 	forgetSQL = `DELETE FROM {outbox_member} WHERE seen_until < clock_timestamp() - 10 * $1::interval`
@@ -76,6 +76,7 @@ type owner struct {
 	source     string
 	shards     int16
 	hashes     bool
+	until      *time.Time // nil: nobody says so
 }
 
 // Join says that this process is there for the given time and that the table is its relay's. It is called again
@@ -87,23 +88,17 @@ func (s *Store) Join(ctx context.Context, until time.Duration) (joined shard.Joi
 			return err
 		}
 		joined = shard.Joined{Source: o.source}
+		if o.relay == s.cfg.Relay && o.uid == s.cfg.RelayUID {
+			joined.Before = o.until
+		}
 		b := &pgx.Batch{}
-		b.Queue(s.sql.own, s.ownership(until)...)
+		b.Queue(s.sql.own, s.ownership(until)...).QueryRow(func(row pgx.Row) error { return row.Scan(&joined.Until) })
 		if o.relay != "" && o.relay != s.cfg.Relay {
 			b.Queue(s.sql.dispossess, s.cfg.Relay)
 		}
 		b.Queue(s.sql.leases, s.cfg.Relay, s.cfg.Shards)
-		// What this process said last is read before it is forgotten: after a restore it may be long over.
-		b.Queue(s.sql.seen, s.cfg.Relay, s.cfg.Holder).QueryRow(func(row pgx.Row) error {
-			if err := row.Scan(&joined.Before); !errors.Is(err, pgx.ErrNoRows) {
-				return err
-			}
-			return nil
-		})
 		b.Queue(s.sql.forget, interval(until))
-		b.Queue(s.sql.join, s.cfg.Relay, s.cfg.Holder, interval(until)).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&joined.Until)
-		})
+		b.Queue(s.sql.join, s.cfg.Relay, s.cfg.Holder, interval(until))
 		return tx.SendBatch(ctx, b).Close()
 	})
 	if err != nil {
@@ -115,7 +110,8 @@ func (s *Store) Join(ctx context.Context, until time.Duration) (joined shard.Joi
 // lockOwner reads the owner row, locks it and refuses a table that is another relay's or not what it must be.
 func (s *Store) lockOwner(ctx context.Context, tx pgx.Tx) (owner, error) {
 	var o owner
-	err := tx.QueryRow(ctx, s.sql.owner).Scan(&o.relay, &o.uid, &o.expired, &o.source, &o.shards, &o.hashes)
+	err := tx.QueryRow(ctx, s.sql.owner).Scan(
+		&o.relay, &o.uid, &o.expired, &o.source, &o.shards, &o.hashes, &o.until)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return owner{}, invalid("table %s_owner has no row; it was emptied by hand", s.cfg.Names.Outbox)

@@ -18,13 +18,16 @@ import (
 // waits for a settle that runs, and a settle that waited for a takeover finds another term and moves nothing.
 // The rest of its snapshot being older than the wait does no harm: DELETE looks at the current rows.
 //
+// ANY(ARRAY[u.id]) is u.id: in a plan that was made when few rows were there, = may become a merge join, which reads the
+// whole index for each batch once there are many.
+//
 // A dead letter whose replay arrived is closed with it. The array keeps the planner from joining all dead letters.
 const settleSQL = `
 WITH l AS MATERIALIZED (
   SELECT 1 FROM {outbox_lease} WHERE relay = $1 AND shard = $2 AND holder = $3 AND term = $4 FOR NO KEY UPDATE
 ), moved AS (
   DELETE FROM {outbox} o USING unnest($5::uuid[], $6::text[]) u(id, broker_position)
-  WHERE o.event_id = u.id AND EXISTS (SELECT 1 FROM l)
+  WHERE o.event_id = ANY(ARRAY[u.id]) AND EXISTS (SELECT 1 FROM l)
   RETURNING o.position, o.shard, o.event_id, o.event_type, o.schema_version, o.source, o.ordering_key,
     o.aggregate_version, o.destination, o.content_type, o.payload, o.headers, o.traceparent, o.occurred_at,
     o.expires_at, o.created_at, o.attempts, o.unknowns, o.first_failed_at, o.last_failed_at, o.last_error_code,

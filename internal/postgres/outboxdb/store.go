@@ -96,8 +96,7 @@ type statements struct {
 	bury, buriedGate                            string
 	due, load, release, postpone                string
 	owner, own, dispossess, adopt, disown       string
-	leases, seen, join, forget, leave           string
-	members, free                               string
+	leases, join, forget, leave, members, free  string
 	acquire, renew, giveBack                    string
 	ringCurrent, ringNext, ringLeave, ringEnter string
 	backlog, failures, identity                 string
@@ -111,9 +110,8 @@ func newStatements(n postgres.Names) statements {
 		bury: n.SQL(burySQL), buriedGate: n.SQL(buriedGateSQL),
 		due: n.SQL(dueSQL), load: n.SQL(loadSQL), release: n.SQL(releaseSQL), postpone: n.SQL(postponeSQL),
 		owner: n.SQL(ownerSQL), own: n.SQL(ownSQL), dispossess: n.SQL(dispossessSQL), adopt: n.SQL(adoptSQL),
-		disown: n.SQL(disownSQL), leases: n.SQL(leasesSQL),
-		seen: n.SQL(seenSQL), join: n.SQL(joinSQL), forget: n.SQL(forgetSQL), leave: n.SQL(leaveSQL),
-		members: n.SQL(membersSQL), free: n.SQL(freeSQL),
+		disown: n.SQL(disownSQL), leases: n.SQL(leasesSQL), join: n.SQL(joinSQL), forget: n.SQL(forgetSQL),
+		leave: n.SQL(leaveSQL), members: n.SQL(membersSQL), free: n.SQL(freeSQL),
 		acquire: n.SQL(acquireSQL), renew: n.SQL(renewSQL), giveBack: n.SQL(giveBackSQL),
 		ringCurrent: n.SQL(ringCurrentSQL), ringNext: n.SQL(ringNextSQL),
 		ringLeave: n.SQL(ringLeaveSQL), ringEnter: n.SQL(ringEnterSQL),

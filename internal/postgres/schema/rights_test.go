@@ -123,7 +123,7 @@ func laneSteps(store *outboxdb.Store, held lease.Lease, ids []message.ID) []step
 			return err
 		}},
 		{"Waiting", func(ctx context.Context) error {
-			_, _, err := store.Waiting(ctx, shards, []message.Position{0})
+			_, err := store.Waiting(ctx, shards, []message.Position{0})
 			return err
 		}},
 		{"Settle", func(ctx context.Context) error {
