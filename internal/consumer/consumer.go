@@ -205,6 +205,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		}
 		failures = 0
 		if cfg.RunPolicy == Run {
+			c.steps.Done("consumer") // the session's own loops say how they are, for as long as it lasts
 			c.session(soft, hard, cfg)
 		} else {
 			c.rest(soft, ownerLease/3) // and look again: the name stays ours, and the report true
