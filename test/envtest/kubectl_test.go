@@ -197,8 +197,8 @@ func (s *story) fallsBehind() {
 	s.state("Backlog", "Messages are written faster than the broker takes them: here the way to it is slow. "+
 		"After three intervals the condition BacklogHealthy is False.", false, func() {
 		s.way.Delay(200 * time.Millisecond)
-		for key := range 40 {
-			s.write(fmt.Sprintf("order-%d", 100+key), 50, sale)
+		for key := range 40 { // enough to last until a busy machine has printed both tables
+			s.write(fmt.Sprintf("order-%d", 100+key), 120, sale)
 		}
 	}, func(r *v1alpha1.OutboxRelayStatus, _ *v1alpha1.InboxConsumerStatus) string {
 		if !is(r.Conditions, v1alpha1.ConditionBacklogHealthy, falsehood, v1alpha1.ReasonDrainTooSlow) ||
