@@ -297,6 +297,8 @@ func TestAClaimIsTakenAsAPrefix(t *testing.T) {
 			m := newMemory(false)
 			m.read1(t, 90, row("z", 10))
 			m.begin(bounds, false)
+			// What a claim holds is the memory's from then on, and the cases share their rows.
+			tc.claim.Rows, tc.late.rows = slices.Clone(tc.claim.Rows), slices.Clone(tc.late.rows)
 			got := m.take(tc.claim, tc.late, tc.most)
 			if diff := cmp.Diff(tc.want, at(got.ready)); diff != "" {
 				t.Errorf("ready (-want +got):\n%s", diff)
