@@ -82,7 +82,7 @@ func (h *health) conditions() []statusz.Condition {
 	}
 	for _, t := range []string{conditionInUse, conditionUnburied} {
 		if p, ok := found[t]; ok {
-			out = append(out, statusz.Condition{Type: t, Status: "True", Reason: p.reason, Message: p.message})
+			out = append(out, warning(t, p.reason, p.message))
 		}
 	}
 	return out

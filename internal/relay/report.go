@@ -25,13 +25,9 @@ func (r *Relay) Report(ctx context.Context) (statusz.Relay, []statusz.Condition)
 	takes := r.brokerCondition(cfg)
 	conditions := append(r.health.conditions(), takes)
 	if ambiguous > 0 {
-		conditions = append(conditions, statusz.Condition{
-			Type:   conditionAmbiguous,
-			Status: "True",
-			Reason: reasonUnclear,
-			Message: "messages have failed for long, and nothing got through meanwhile that tells whether it is their fault; " +
-				"postrider dead-letters move gives one up by hand",
-		})
+		conditions = append(conditions, warning(conditionAmbiguous, reasonUnclear,
+			"messages have failed for long, and nothing got through meanwhile that tells whether it is their fault; "+
+				"postrider dead-letters move gives one up by hand"))
 	}
 	now := r.now()
 	conditions = append(conditions, r.clock.conditions(now)...)

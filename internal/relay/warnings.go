@@ -17,6 +17,11 @@ const (
 	reasonEarlier     = "EarlierThanWritten"
 )
 
+// warning is a condition that is left out while it does not hold.
+func warning(kind, reason, message string) statusz.Condition {
+	return statusz.Condition{Type: kind, Status: "True", Reason: reason, Message: message}
+}
+
 // wentBackFor is how long a relay tells that the database went back: long enough for a person to see it.
 const wentBackFor = time.Hour
 
@@ -48,15 +53,9 @@ func (c *Clock) conditions(now time.Time) []statusz.Condition {
 	if c.noticed.IsZero() || now.Sub(c.noticed) > wentBackFor {
 		return nil
 	}
-	return []statusz.Condition{
-		{
-			Type:   conditionWentBack,
-			Status: "True",
-			Reason: reasonEarlier,
-			Message: "the database shows an earlier state than this relay wrote: it was restored to an older point, or a copy took " +
-				"over that lacks the last commits, or its clock was set back. postrider verify names events without a row",
-		},
-	}
+	return []statusz.Condition{warning(conditionWentBack, reasonEarlier,
+		"the database shows an earlier state than this relay wrote: it was restored to an older point, or a copy took "+
+			"over that lacks the last commits, or its clock was set back. postrider verify names events without a row")}
 }
 
 const (
@@ -84,7 +83,7 @@ func (p *pace) published(now time.Time, took, timeout time.Duration) {
 		p.timeout = timeout
 		clear(p.minutes[:])
 	}
-	minute := now.Unix() / int64(time.Minute/time.Second)
+	minute := minuteOf(now)
 	m := &p.minutes[minute%paceWindow]
 	if m.minute != minute {
 		m.minute, m.all, m.slow = minute, 0, 0
@@ -95,10 +94,13 @@ func (p *pace) published(now time.Time, took, timeout time.Duration) {
 	}
 }
 
+// minuteOf numbers the minutes.
+func minuteOf(now time.Time) int64 { return now.Unix() / 60 }
+
 func (p *pace) conditions(now time.Time) []statusz.Condition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	minute := now.Unix() / int64(time.Minute/time.Second)
+	minute := minuteOf(now)
 	all, slow := 0, 0
 	for _, m := range p.minutes {
 		if minute-m.minute < paceWindow {
@@ -108,17 +110,8 @@ func (p *pace) conditions(now time.Time) []statusz.Condition {
 	if slow <= fewSlow || slow*slowShare <= all {
 		return nil
 	}
-	return []statusz.Condition{
-		{
-			Type:   conditionSlow,
-			Status: "True",
-			Reason: reasonNearTimeout,
-			Message: fmt.Sprintf(
-				"more than one publish in %d took longer than %v: at batch.publishTimeout, twice that, it is cut and "+
-					"sent again. Look at the broker and the way to it, or send less at once (batch.maxMessages)",
-				slowShare,
-				p.timeout/2,
-			),
-		},
-	}
+	return []statusz.Condition{warning(conditionSlow, reasonNearTimeout, fmt.Sprintf(
+		"more than one publish in %d took longer than %v: at batch.publishTimeout, twice that, it is cut and "+
+			"sent again. Look at the broker and the way to it, or send less at once (batch.maxMessages)",
+		slowShare, p.timeout/2))}
 }
