@@ -223,3 +223,136 @@ func TestRetriesAreABoundedShare(t *testing.T) {
 		w.inOrder(fmt.Sprintf("key-%d", i), 2)
 	}
 }
+
+// hourly lets nothing that failed be tried again by itself.
+func hourly(c *relay.Config) { c.Backoff = retry.Backoff{Initial: time.Hour, Max: time.Hour} }
+
+// R5: one publish that gets no answer, while others get through, says nothing yet. The message is sent again with the next
+// batch, and does not wait by itself.
+func TestTheFirstPublishWithoutAnAnswerIsOnlyRepeated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	cut := true
+	w.broker.script(func(m message.Message) (broker.Confirmation, bool) {
+		if m.OrderingKey == "k" && cut {
+			cut = false
+			return unknown, false
+		}
+		return confirmed, true
+	})
+	w.put("k", 3)
+	w.put("other", 1)
+	h := &hooks{}
+	h.set(func(h *hooks) {
+		h.refuse = func(call func() error) error {
+			t.Error("the message waits by itself")
+			return call()
+		}
+	})
+	w.start(options{config: hourly, wrap: h.wrap})
+	w.awaitEmpty()
+	w.inOrder("k", 3)
+}
+
+// G8: a key of which nothing ever gets an answer, and which is longer than a batch, keeps no other from being read. Nobody
+// bears witness against it until then.
+func TestAKeyWithoutAnswersThatIsLongerThanABatchHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.broker.poison(func(m message.Message) bool { return m.OrderingKey == "odd" }, unknown)
+	w.put("odd", 50)
+	w.put("good", 5)
+	w.start(options{config: func(c *relay.Config) { c.Batch.MaxMessages = 10 }})
+	testkit.Eventually(t, patience, "the other key has its messages", func() bool {
+		return cmp.Equal(upTo(5), w.broker.versions("good"))
+	})
+	w.broker.script(nil)
+	w.awaitEmpty()
+	w.inOrder("odd", 50)
+	if n := testkit.Value[int64](w.DB, `SELECT count(*) FROM message_failure`); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
+// The same of a message that was refused before: whatever others did since, no attempt is counted where nobody answers.
+func TestAnOutageThatBeginsWithARetryCountsNothing(t *testing.T) {
+	t.Parallel()
+	for name, why := range map[string]broker.Confirmation{
+		"no answer":     unknown,
+		"it is blocked": {Outcome: broker.Unknown, Reason: broker.ReasonBlocked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			w.broker.poison(func(m message.Message) bool { return m.OrderingKey == "odd" }, rejected)
+			w.put("odd", 1)
+			p := w.start(options{config: hourly})
+			w.awaitSQL("it was refused", `count(*) = 1 FROM message_outbox WHERE attempts = 1`)
+			w.put("other", 1)
+			w.awaitSQL("another got through since", `count(*) = 1 FROM message_outbox`)
+			calls := w.broker.publishes()
+			w.broker.poison(func(message.Message) bool { return true }, why)
+			w.Exec(`UPDATE message_outbox_gate SET due = clock_timestamp()`)
+			testkit.Eventually(t, patience, "it was tried again", func() bool { return w.broker.publishes() > calls })
+			w.awaitSQL("it waits", `count(*) = 1 FROM message_outbox_gate WHERE due > clock_timestamp()`)
+			if !testkit.Value[bool](w.DB, `SELECT attempts = 1 AND unknowns = 0 FROM message_outbox`) {
+				t.Error("an attempt is counted, or the message is suspected")
+			}
+			if got := p.condition("BrokerReachable"); got[:5] != "False" {
+				t.Errorf("BrokerReachable = %q while nobody answers", got)
+			}
+		})
+	}
+}
+
+// What tries whether the broker is back is sent, however little the share of retries leaves: nobody else may try meanwhile.
+func TestTheShareOfRetriesKeepsNobodyFromTryingWhetherTheBrokerIsBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	odd := func(m message.Message) bool { return m.OrderingKey != "good" }
+	w.broker.poison(odd, rejected)
+	for i := range 30 {
+		w.put(fmt.Sprintf("odd-%d", i), 1)
+	}
+	w.start(options{config: func(c *relay.Config) {
+		c.Share = retry.Share{Percent: 0, MinPerSecond: 1}
+		c.QueryTimeout = patience // for as long a try that nobody made would be waited for
+	}})
+	w.awaitSQL("all were refused", `count(*) = 30 FROM message_outbox WHERE attempts > 0`)
+	for outage := range 5 {
+		calls := w.broker.publishes()
+		w.broker.script(func(message.Message) (broker.Confirmation, bool) { return unavailable, false })
+		w.put("good", 1)
+		testkit.Eventually(t, patience, "the outage is noticed", func() bool { return w.broker.publishes() > calls+1 })
+		w.broker.poison(odd, rejected)
+		back := time.Now()
+		testkit.Eventually(t, patience, "what is new goes again", func() bool {
+			return len(w.broker.versions("good")) == outage+1
+		})
+		if took := time.Since(back); took > patience/3 {
+			t.Fatalf("it took %v", took)
+		}
+	}
+}
+
+// S04, S07: keys that wait for their turn to be tried again are left alone meanwhile, and do not move rows of the database
+// again and again.
+func TestRetriesThatWaitForTheirTurnCostTheDatabaseLittle(t *testing.T) {
+	t.Parallel()
+	const keys, aSecond = 300, 10
+	w := newWorld(t, 1)
+	w.broker.poison(func(message.Message) bool { return true }, rejected)
+	for i := range keys {
+		w.put(fmt.Sprintf("key-%d", i), 1)
+	}
+	h := &hooks{}
+	w.start(options{wrap: h.wrap, config: func(c *relay.Config) {
+		c.Share = retry.Share{Percent: 0, MinPerSecond: aSecond}
+		c.Backoff = retry.Backoff{Initial: 10 * time.Millisecond, Max: time.Minute}
+	}})
+	w.awaitSQL("thirty were tried again", `coalesce(sum(attempts), 0) >= 330 FROM message_outbox`)
+	// Each key is told its turn once, and a few come too early for a coin.
+	if n := h.postponed.Load(); n > 3*keys {
+		t.Errorf("keys were postponed %d times, want about once each (%d)", n, keys)
+	}
+}

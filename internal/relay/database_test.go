@@ -14,10 +14,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/postrider/postrider/internal/broker"
+	"github.com/postrider/postrider/internal/lease"
 	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/relay"
+	"github.com/postrider/postrider/internal/retry"
 	"github.com/postrider/postrider/internal/shard"
 	"github.com/postrider/postrider/test/testkit"
 )
@@ -99,6 +101,42 @@ func TestASettleThatTheDatabaseRefusesIsRepeatedUntilItIsTaken(t *testing.T) {
 			w.awaitWorking(p)
 		})
 	}
+}
+
+// slow has a time limit that few rows at once do not exceed.
+type slow struct {
+	relay.Store
+	most int
+}
+
+// Claim and Settle fail as the store does at its time limit.
+func (s slow) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard.Claim, error) {
+	if w.MaxMessages > s.most {
+		return shard.Claim{}, context.DeadlineExceeded
+	}
+	return s.Store.Claim(ctx, l, w)
+}
+
+func (s slow) Settle(ctx context.Context, l lease.Lease, ids []message.ID, at []string) (shard.Settlement, error) {
+	if len(ids) > s.most/2 {
+		return shard.Settlement{}, context.DeadlineExceeded
+	}
+	return s.Store.Settle(ctx, l, ids, at)
+}
+
+// P3: what exceeds a time limit with a full batch goes in smaller ones, and nothing is sent twice for it.
+func TestWhatExceedsATimeLimitGoesInSmallerBatches(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.put("k", 150)
+	w.put("l", 50)
+	w.start(options{
+		wrap:   func(s relay.Store) relay.Store { return slow{s, 12} },
+		config: func(c *relay.Config) { c.Backoff = retry.Backoff{Initial: time.Millisecond, Max: 5 * time.Millisecond} },
+	})
+	w.awaitEmpty()
+	w.inOrder("k", 150)
+	w.inOrder("l", 50)
 }
 
 // P6 and P3: somebody alters the table, and holds its lock for longer than the relay waits. It stands in no queue for
@@ -440,6 +478,45 @@ func TestADatabaseThatWasRestoredToAnOlderPointWedgesNothing(t *testing.T) {
 				return strings.HasPrefix(p.condition("ClockWentBack"), "True EarlierThanWritten the database shows")
 			})
 		})
+	}
+}
+
+// The same while the server goes on, as when somebody puts the tables back to an older state. Once a relay has noticed, what is
+// written is sent in order, though positions come again that it has read past.
+func TestTablesThatArePutBackUnderARunningRelayAreReadAnew(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.start(options{config: short})
+	w.put("k", 5)
+	w.awaitEmpty()
+	tables := []string{"message_outbox_sequence", "message_outbox_owner"}
+	for _, table := range tables {
+		w.Exec(`CREATE TABLE saved_` + table + ` AS TABLE ` + table)
+	}
+	const sequence = `pg_get_serial_sequence('message_outbox', 'position')`
+	last := testkit.Value[int64](w.DB, `SELECT nextval(`+sequence+`)`)
+	saved := testkit.Value[time.Time](w.DB, `SELECT clock_timestamp()`)
+	w.put("k", 40) // lost, and published
+	w.awaitEmpty()
+	w.awaitSQL("the relay has said since that it is there",
+		`(SELECT seen_until FROM message_outbox_owner) > $1`, saved.Add(2*p.cfg.LeaseDuration))
+
+	back := fmt.Sprintf(`PERFORM setval(%s, %d);`, sequence, last)
+	for _, table := range tables {
+		back += `DELETE FROM ` + table + `; INSERT INTO ` + table + ` TABLE saved_` + table + `;`
+	}
+	w.Exec(`DO $$ BEGIN ` + back + ` END $$`)
+	testkit.Eventually(t, patience, "the relay notices", func() bool {
+		return strings.HasPrefix(p.condition("ClockWentBack"), "True")
+	})
+	w.put("k", 80) // from below what was read up to above it
+	w.awaitEmpty()
+	var want []int64
+	for v := range int64(80) {
+		want = append(want, 6+v)
+	}
+	if diff := cmp.Diff(append(upTo(45), want...), w.broker.versions("k")); diff != "" {
+		t.Errorf("versions (-want +got):\n%s", diff)
 	}
 }
 

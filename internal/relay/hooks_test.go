@@ -16,7 +16,8 @@ import (
 type hooks struct {
 	relay.Store
 
-	claims, looks atomic.Int64
+	// postponed counts keys.
+	claims, looks, postponed atomic.Int64
 
 	mu        sync.Mutex
 	settle    func(call func() (shard.Settlement, error)) (shard.Settlement, error)
@@ -121,6 +122,11 @@ func (h *hooks) AdoptSource(ctx context.Context, offered string) (source string,
 		return err
 	})
 	return source, err
+}
+
+func (h *hooks) Postpone(ctx context.Context, l lease.Lease, delays []shard.Delay) error {
+	h.postponed.Add(int64(len(delays)))
+	return h.Store.Postpone(ctx, l, delays)
 }
 
 func (h *hooks) Renew(ctx context.Context, l lease.Lease, d time.Duration) error {

@@ -68,17 +68,21 @@ type lane struct {
 
 	claimAt, dueAt, rescanAt, readAt time.Time
 	readFailures                     int
+	size                             size
 	parked                           bool
 
 	// writes are changes to the database in order; the first is under way or failed and waits until retryAt.
 	writes  []*write
 	retryAt time.Time
 
-	unsure   map[message.ID]struct{}
+	// tries are the units that the messages on their way try.
+	tries    []string
+	unsure   map[message.ID]doubt
 	draining bool
 	end      ending
 
 	inHand atomic.Int64 // for status
+	anew   atomic.Bool  // what is known of the database is not true any more
 }
 
 // write is one fenced change, repeated until it is done or the lease is lost.
@@ -103,7 +107,7 @@ func newLane(r *Relay, l lease.Lease, now time.Time) *lane {
 		wake:    make(chan bool, 1), nudge: make(chan struct{}, 1), drain: make(chan struct{}),
 		claimAt: now, dueAt: now,
 		rescanAt: now.Add(time.Duration(r.random() * float64(rescanEvery))), // not all lanes at once
-		unsure:   make(map[message.ID]struct{}),
+		unsure:   make(map[message.ID]doubt),
 	}
 }
 
@@ -114,18 +118,6 @@ func (l *lane) giveUp() { l.stop.Do(func() { close(l.drain) }) }
 func (l *lane) poke() {
 	select {
 	case l.nudge <- struct{}{}:
-	default:
-	}
-}
-
-// readAnew makes the lane read from the very start.
-func (l *lane) readAnew() {
-	select {
-	case <-l.wake: // whatever it was to be told is said with this
-	default:
-	}
-	select {
-	case l.wake <- true:
 	default:
 	}
 }
@@ -172,6 +164,11 @@ func (l *lane) run(ctx context.Context) ending {
 func (l *lane) begin(ctx context.Context, now time.Time) {
 	cfg := l.r.config()
 	l.batch = cfg.Batch
+	if l.anew.Swap(false) {
+		l.mem.disbelieve()
+		l.r.idle.unpark(l.lease.Shard)
+		l.wakeUp(now, false)
+	}
 	if cfg.RunPolicy != Run { // a pause may last: what is read afterwards is what is true then
 		l.mem.forget(l.ahead)
 		l.ahead = nil

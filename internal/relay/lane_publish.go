@@ -53,7 +53,8 @@ func (l *lane) publishAhead(ctx context.Context, now, deadline time.Time) {
 		}
 		l.learn(ctx, answered, b)
 		l.count(answered, b)
-		v := judge(b, l.ahead, l.facts())
+		v := judge(b, l.ahead, l.facts(), l)
+		l.doubt(answered, b)
 		l.ahead = v.ahead
 		l.suffer(ctx, answered, v.outages)
 		if len(v.done) > 0 {
@@ -76,6 +77,7 @@ func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wai
 	case !ok:
 		return nil, rows, nil
 	case probe:
+		l.tries = append(l.tries, l.r.config().Unit)
 		send, keep = l.probe(rows)
 		return send, keep, nil
 	case l.r.router == nil:
@@ -90,6 +92,7 @@ func (l *lane) admit(now, deadline time.Time, rows []shard.Row) (send, keep, wai
 			ok, probe := l.r.units.try(unit, now, within)
 			takes[unit] = ok && !probe
 			if probe {
+				l.tries = append(l.tries, unit)
 				closed[key] = true
 				send = append(send, rows[i])
 				continue
@@ -165,10 +168,11 @@ func (l *lane) publishDue(ctx context.Context, now, deadline time.Time) {
 	work := l.due
 	rows, keep, wait := l.admit(now, deadline, work.rows)
 	work.rows = keep
-	l.postpone(work.gates(wait), l.unitWait(now, wait))
+	l.postpone(l.delays(work.gates(wait), l.unitWait(now, wait)))
 	rows, denied := l.afford(now, work, rows)
-	l.postpone(work.gates(denied), 0)
+	l.postpone(denied)
 	if len(rows) == 0 {
+		l.tried()
 		l.finishDue(now)
 		return
 	}
@@ -177,11 +181,12 @@ func (l *lane) publishDue(ctx context.Context, now, deadline time.Time) {
 		if b != nil {
 			l.learn(ctx, answered, b)
 			v := judgeDue(b, work, l.facts(), l)
+			l.doubt(answered, b)
 			l.suffer(ctx, answered, v.outages)
 			l.settleDue(v)
 			l.tellRefused(ctx, v.refused)
 			l.refuseDue(answered, v.refused, v.gates)
-			l.postpone(v.postpone, 0)
+			l.postpone(l.delays(v.postpone, 0))
 			work.drop(v.gates, v.postpone)
 		} else {
 			work.rows = nil
@@ -191,20 +196,26 @@ func (l *lane) publishDue(ctx context.Context, now, deadline time.Time) {
 	})
 }
 
-// afford parts rows into those that may be sent and retries that are more than their unit's share. Nothing of a key is
-// sent after a row that waits.
-func (l *lane) afford(now time.Time, work *dueWork, rows []shard.Row) (send, denied []shard.Row) {
-	share := l.r.config().Share
+// afford leaves out retries that are more than their unit's share, and says how long their keys wait. Nothing of a key is
+// sent after a row that waits. A row that tries whether its unit works again is sent in any case: nobody else tries
+// meanwhile.
+func (l *lane) afford(now time.Time, work *dueWork, rows []shard.Row) (send []shard.Row, denied []shard.Delay) {
+	cfg := l.r.config()
 	closed := make(map[string]bool)
 	for i := range rows {
-		gate := work.gateOf[rows[i].ID]
-		if closed[gate] || (rows[i].Failed && !l.r.units.spare(l.r.unit(&rows[i]), share, now)) {
+		r := &rows[i]
+		gate, unit := work.gateOf[r.ID], l.r.unit(r)
+		switch {
+		case closed[gate]:
+		case !r.Failed, l.r.units.spare(unit, cfg.Share, now), l.r.units.fails(unit), l.r.units.fails(cfg.Unit):
+			send = append(send, *r)
+		default:
 			closed[gate] = true
-			denied = append(denied, rows[i])
-			continue
+			turn := l.r.units.turn(unit, cfg.Share, now, cfg.Backoff.Max)
+			denied = append(denied, shard.Delay{Gate: gate, Wait: turn + l.pause(1)})
 		}
-		send = append(send, rows[i])
 	}
+	work.rows = slices.DeleteFunc(work.rows, func(r shard.Row) bool { return closed[work.gateOf[r.ID]] })
 	return send, denied
 }
 
@@ -235,6 +246,7 @@ func (l *lane) publish(
 				l.restReads(answered)
 				l.failed(ctx, "source", err)
 				then(answered, nil)
+				l.tried()
 			}
 		}
 		b := screen(rows, source, cfg.Unordered)
@@ -253,8 +265,22 @@ func (l *lane) publish(
 				l.r.pace.published(answered, took, cfg.Batch.PublishTimeout)
 			}
 			then(answered, b)
+			l.tried()
 		}
 	})
+}
+
+// tried lets others try the units that this lane tried. Where that has told nothing, they may at once: a refused message
+// says neither that a unit works nor that it fails. Else they wait for the next pause to end, no longer for this try.
+func (l *lane) tried() {
+	if len(l.tries) == 0 {
+		return
+	}
+	for _, unit := range l.tries {
+		l.r.units.tried(unit)
+	}
+	l.tries = l.tries[:0]
+	l.r.nudge()
 }
 
 func payloadBytes(rows []shard.Row) (sum int64) {
@@ -305,7 +331,7 @@ func (r *Relay) trySend(ctx context.Context, batch []message.Message) (got []bro
 	return r.publisher.Publish(ctx, batch), false
 }
 
-// learn remembers who got through, for the witness rule, and which messages got no answer.
+// learn remembers who got through, for the witness rule.
 func (l *lane) learn(ctx context.Context, now time.Time, b *batch) {
 	cfg := l.r.config()
 	through := b.successes(l.facts())
@@ -321,13 +347,17 @@ func (l *lane) learn(ctx context.Context, now time.Time, b *batch) {
 	if l.r.router != nil {
 		l.learnWhole(ctx, now, b, through)
 	}
+}
+
+// doubt remembers which messages got no answer, for the next time that they are judged.
+func (l *lane) doubt(now time.Time, b *batch) {
 	for i := range b.got {
 		switch b.got[i].Outcome {
 		case broker.Unknown:
 			if len(l.unsure) >= maxUnsure {
 				clear(l.unsure) // a message that is forgotten counts as new: that errs towards the environment
 			}
-			l.unsure[b.rows[i].ID] = struct{}{}
+			l.unsure[b.rows[i].ID] = doubt{at: now, times: l.unsure[b.rows[i].ID].times + 1}
 		case broker.Confirmed:
 			if len(l.unsure) > 0 {
 				delete(l.unsure, b.rows[i].ID)

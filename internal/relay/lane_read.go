@@ -25,9 +25,35 @@ func (l *lane) beginRead(ctx context.Context, now time.Time) {
 // each lane would be twice the memory, and reading ahead hides round trips, which are little beside so many bytes.
 func (l *lane) room() bool { return l.carried <= l.batch.MaxBytes/2 }
 
+// size is how much is read at once. After a failure it is half as much, since a server that is slow, or its time limit, may not
+// get through all of it, and after some successes twice as much again.
+type size struct{ halved, good int }
+
+// Halvings at most, and successes until the size is tried that failed.
+const (
+	mostHalved = 6
+	untilTwice = 16
+)
+
+func (s *size) failed() { *s = size{halved: min(s.halved+1, mostHalved)} }
+
+func (s *size) succeeded() {
+	if s.good++; s.halved > 0 && s.good >= untilTwice {
+		*s = size{halved: s.halved - 1}
+	}
+}
+
+// bounds are those of the next read.
+func (l *lane) bounds() Batch {
+	b := l.batch
+	b.MaxMessages = half(b.MaxMessages, l.size.halved) // not the bytes: they say which payload is too large
+	return b
+}
+
 // readFailed keeps the lane from reading for a while. What a broken connection has left behind nobody knows.
 func (l *lane) readFailed(ctx context.Context, now time.Time, doing string, err error) {
 	l.reading = false
+	l.size.failed()
 	l.restReads(now)
 	l.mem.distrust()
 	l.failed(ctx, doing, err)
@@ -42,6 +68,7 @@ func (l *lane) restReads(now time.Time) {
 func (l *lane) readDone(doing string) {
 	l.reading = false
 	l.readFailures = 0
+	l.size.succeeded()
 	l.r.health.succeeded(l.name + " " + doing)
 }
 
@@ -49,7 +76,7 @@ func (l *lane) readDone(doing string) {
 func (l *lane) claim(ctx context.Context, now time.Time) {
 	l.reading = true
 	l.commits = l.r.idle.commits.Load()
-	w := l.mem.begin(l.batch, !now.Before(l.rescanAt))
+	w := l.mem.begin(l.bounds(), !now.Before(l.rescanAt))
 	held := l.lease
 	l.call(callRead, l.r.config().QueryTimeout, func() func(time.Time) {
 		c, err := l.r.store.Claim(ctx, held, w)
@@ -84,12 +111,12 @@ func (l *lane) meet(ctx context.Context, now time.Time, m move) {
 		l.readAt = now.Add(l.batch.PollInterval) // until then nothing of the server before may be left
 		return
 	}
-	l.log.WarnContext(ctx, "The database server is another one than before, or was restarted: reading all anew")
+	l.log.WarnContext(ctx, "The database server is another one than before, was restarted or went back: reading all anew")
 }
 
 // fetch reads the late rows of a claim.
 func (l *lane) fetch(ctx context.Context, c shard.Claim, late []message.Position) {
-	held, bounds := l.lease, l.batch
+	held, bounds := l.lease, l.bounds()
 	var out lateRows
 	if len(late) > bounds.MaxMessages {
 		late = late[:bounds.MaxMessages]
@@ -142,7 +169,7 @@ func (l *lane) take(ctx context.Context, now time.Time, c shard.Claim, late late
 // lookDue looks for keys whose wait is over.
 func (l *lane) lookDue(ctx context.Context) {
 	l.reading = true
-	held, bounds := l.lease, l.batch
+	held, bounds := l.lease, l.bounds()
 	l.call(callRead, 2*l.r.config().QueryTimeout, func() func(time.Time) {
 		gates, err := l.r.store.Due(ctx, held, dueKeys, bounds.step())
 		if err != nil {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/postrider/postrider/internal/message"
@@ -27,21 +28,35 @@ func lighten(rows []shard.Row) {
 // settle archives confirmed rows.
 func (l *lane) settle(rows []shard.Row, places []string) {
 	lighten(rows)
+	l.enqueue(l.settling(rows, places, 0))
+}
+
+// settling archives confirmed rows, so many of them at once as are left after some halvings and one for each failure: what is
+// too much for a server that is slow, or for its time limit, would be too much for ever.
+func (l *lane) settling(rows []shard.Row, places []string, halved int) *write {
 	ids, held := idsOf(rows), l.lease
 	reach := l.mem.read // read before the settle begins: what the floor may rise to once all writers from before are gone
 	var got shard.Settlement
-	l.enqueue(&write{
-		doing: "settle",
-		do: func(ctx context.Context) (err error) {
-			got, err = l.r.store.Settle(ctx, held, ids, places)
-			return err
-		},
-		done: func() {
-			l.mem.settled(rows, got.Xid, reach)
-			l.r.metrics.settled(got)
-		},
-	})
+	var n int
+	w := &write{doing: "settle"}
+	w.do = func(ctx context.Context) (err error) {
+		n = half(len(ids), halved+w.failures)
+		got, err = l.r.store.Settle(ctx, held, ids[:n], places[:n])
+		return err
+	}
+	w.done = func() {
+		l.mem.settled(rows[:n], got.Xid, reach)
+		l.r.metrics.settled(got)
+		if n < len(rows) {
+			rest := l.settling(rows[n:], places[n:], max(halved+w.failures-1, 0))
+			l.writes = slices.Insert(l.writes, 0, rest)
+		}
+	}
+	return w
 }
+
+// half returns what is left of n after some halvings, one at least.
+func half(n, times int) int { return max(1, n>>min(times, 30)) }
 
 // hold holds rows whose key waits. A row whose gate is gone by then is read again.
 func (l *lane) hold(rows []shard.Row) {
@@ -240,15 +255,24 @@ func (l *lane) refuseDue(now time.Time, refused []refusal, gates []string) {
 	})
 }
 
-// postpone lets keys wait longer: at least for some time, or as after a first failure.
-func (l *lane) postpone(keys []string, least time.Duration) {
-	if len(keys) == 0 {
+// delays lets each key wait as after a first failure, and before that for some time in any case.
+func (l *lane) delays(keys []string, least time.Duration) []shard.Delay {
+	out := make([]shard.Delay, len(keys))
+	for i, k := range keys {
+		out[i] = shard.Delay{Gate: k, Wait: least + l.pause(1)}
+	}
+	return out
+}
+
+// postpone lets keys wait longer.
+func (l *lane) postpone(delays []shard.Delay) {
+	if len(delays) == 0 {
 		return
 	}
 	held := l.lease
-	delays := make([]shard.Delay, len(keys))
-	for i, k := range keys {
-		delays[i] = shard.Delay{Gate: k, Wait: least + l.pause(1)}
+	keys := make([]string, len(delays))
+	for i := range delays {
+		keys[i] = delays[i].Gate
 	}
 	l.enqueueDue(&write{
 		doing: "postpone",
@@ -268,11 +292,7 @@ func (l *lane) putAside(now time.Time, rows []shard.Row) {
 	held, ids, keys := l.lease, idsOf(rows), l.keysOf(rows)
 	reach := l.mem.read
 	var xid uint64
-	delays := make([]shard.Delay, len(keys))
-	least := l.unitWait(now, rows)
-	for i, k := range keys {
-		delays[i] = shard.Delay{Gate: k, Wait: least + l.pause(1)}
-	}
+	delays := l.delays(keys, l.unitWait(now, rows))
 	l.enqueue(&write{
 		doing: "put aside",
 		keys:  keys,

@@ -24,11 +24,15 @@ type memory struct {
 	// note is the newest thing that will let the floor rise; claimNote is the note as it was when the claim
 	// under way was sent, and only that claim may use it.
 	note, claimNote note
-	// waits counts the claims that note could not let the floor rise with; stall is what became of such a one.
+	// waits counts the claims in a row that notes could not let the floor rise with; stall is what became of such a one, and
+	// long are the transactions that held the floor back for so long.
 	waits int
 	stall *stall
-	// from is the floor of the claim under way, rescan says that it reads from the very start.
+	long  []uint64
+	// from is the floor of the claim under way, which is worth something only while open run; rescan says that it reads from
+	// the very start.
 	from   message.Position
+	open   []uint64
 	rescan bool
 
 	// inHand are the rows that were read and neither settled, held nor forgotten; left are those that were
@@ -89,7 +93,10 @@ func (m *memory) begin(b Batch, rescan bool) shard.Window {
 	for key := range m.changing {
 		m.changed[key] = struct{}{}
 	}
-	m.claimNote, m.rescan, m.from = m.note, rescan, m.low()
+	m.claimNote, m.rescan, m.from, m.open = m.note, rescan, m.low(), nil
+	if m.stall != nil {
+		m.open = m.stall.open
+	}
 	if rescan {
 		m.from = 0 // of this claim alone: each one would pass over all dead rows until the floor has risen again
 	}
@@ -118,13 +125,14 @@ func (m *memory) parked(wake chan<- bool) parked {
 }
 
 // complete says whether a claim shows all that may have appeared. It does not where a long transaction has ended, whose
-// rows may lie below where the claim began.
+// rows may lie below where the claim began: whatever has become of the stall since.
 func (m *memory) complete(c shard.Claim) bool {
-	if m.stall == nil || allRun(m.stall.open, c.Running) {
+	if allRun(m.open, c.Running) {
 		return true
 	}
-	m.note, m.waits = m.stall.note, 0
-	m.stall = nil
+	if m.stall != nil {
+		m.note, m.waits, m.stall = m.stall.note, 0, nil
+	}
 	return m.from <= m.floor
 }
 
@@ -165,9 +173,16 @@ func (m *memory) moved(c shard.Claim, atRest bool) move {
 	if !atRest || len(m.inHand) > 0 {
 		return leaving
 	}
-	m.server, m.read, m.sent = c.Server, 0, sentKeys{}
+	m.server, m.read, m.long, m.sent = c.Server, 0, nil, sentKeys{} // it may give ids out again too
 	return arrived
 }
+
+// noServer is when no server was started.
+var noServer = time.Unix(0, 0)
+
+// disbelieve says that the database shows an earlier state although the server may be the same: what is true is read anew, as
+// from another server.
+func (m *memory) disbelieve() { m.server = noServer }
 
 // late returns the positions below what was read that the lane does not know, in order: rows that committed
 // late, were set free, or were forgotten.
@@ -247,14 +262,15 @@ func (m *memory) rise(c shard.Claim, reach message.Position) {
 		m.floor, m.stall = max(m.floor, n.reach), nil
 	} else {
 		open := slices.DeleteFunc(slices.Clone(c.Running), func(id uint64) bool { return id > n.xid })
-		known := m.stall != nil && allRun(open, m.stall.open)
-		if m.waits++; m.waits <= stallAfter && !known {
+		m.waits++
+		if known := len(open) > 0 && allRun(open, m.long); m.waits <= stallAfter && !known {
 			return
 		}
-		m.stall = &stall{note: n, open: open}
+		m.stall, m.long = &stall{note: n, open: open}, open
 	}
+	m.waits = 0
 	if m.note == n {
-		m.note, m.waits = note{}, 0
+		m.note = note{}
 	}
 }
 
@@ -346,7 +362,7 @@ func (m *memory) opened(key string, first message.Position) {
 func (m *memory) back(p message.Position) {
 	m.lower(p - 1)
 	if m.note.reach >= p {
-		m.note, m.waits = note{}, 0
+		m.note = note{}
 	}
 	if m.claimNote.reach >= p {
 		m.claimNote = note{}

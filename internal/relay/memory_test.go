@@ -413,6 +413,33 @@ func TestTheFloorIsWhereItWasAfterARescan(t *testing.T) {
 	}
 }
 
+func TestAReadThatFailsIsHalfAsLargeForAWhile(t *testing.T) {
+	t.Parallel()
+	var s size
+	for range 2 * mostHalved {
+		s.failed()
+	}
+	if s.halved != mostHalved {
+		t.Errorf("halved %d times, want %d at most", s.halved, mostHalved)
+	}
+	s = size{halved: 2}
+	for range untilTwice - 1 {
+		s.succeeded()
+	}
+	if s.halved != 2 {
+		t.Errorf("halved %d times, want still 2: what has failed is not tried again at once", s.halved)
+	}
+	for range untilTwice + 1 {
+		s.succeeded()
+	}
+	if s.halved != 0 {
+		t.Errorf("halved %d times after so many successes, want 0", s.halved)
+	}
+	if got := []int{half(500, 0), half(500, 1), half(500, 9), half(500, 99), half(1, 1)}; !slices.Equal(got, []int{500, 250, 1, 1, 1}) {
+		t.Errorf("half() = %v", got)
+	}
+}
+
 func TestRowsBelowWhatWasSentOfTheirKeyAreCounted(t *testing.T) {
 	t.Parallel()
 	m := newMemory(false)
@@ -503,6 +530,66 @@ func TestALongTransactionThatWritesHoldsClaimsUpOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A write whose outcome nobody knows, while a claim is under way that began above the floor, makes nothing of that claim good.
+func TestAClaimAboveTheFloorIsJudgedByThoseThatRanWhenItBegan(t *testing.T) {
+	t.Parallel()
+	for name, between := range map[string]func(*memory){
+		"nothing happens":                     func(*memory) {},
+		"nobody knows what a settle has done": (*memory).distrust,
+		"a row is set free below":             func(m *memory) { m.opened("k", 3) },
+		"a row is set free above":             func(m *memory) { m.opened("k", 9) },
+		"another write ends":                  func(m *memory) { m.wrote(settle+3, 5) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := stalled(t)
+			m.begin(bounds, false)
+			between(m)
+			if m.complete(running(settle + 7)) {
+				t.Error("a claim from above the floor is good although a long transaction has ended")
+			}
+			if w := m.begin(bounds, false); w.Floor != 0 {
+				t.Errorf("the next claim is from %d, want from the floor, 0", w.Floor)
+			}
+		})
+	}
+}
+
+func TestALongTransactionThatIsKnownHoldsClaimsUpNoMoreWhenAnotherEnds(t *testing.T) {
+	t.Parallel()
+	m := stalled(t)
+	m.begin(bounds, false)
+	if m.complete(running(long, settle+7)) {
+		t.Fatal("a claim from above the floor is good although a long transaction has ended")
+	}
+	m.begin(bounds, false)
+	if c := running(long, settle+8); m.complete(c) {
+		m.take(c, lateRows{}, 10)
+	}
+	if m.floor != 0 || m.low() != 5 {
+		t.Errorf("floor %d, claims from %d; want 0 and 5: the one that still runs is known", m.floor, m.low())
+	}
+}
+
+// Keys whose gates open take the floor back, and may do so oftener than any note serves.
+func TestALaneThatGivesRowsBackAllTheTimeIsHeldUpOnceToo(t *testing.T) {
+	t.Parallel()
+	m := newMemory(false)
+	m.read1(t, long, row("a", 5))
+	for claim := range message.Position(2 * stallAfter) {
+		m.wrote(settle+uint64(claim), 5)
+		m.begin(bounds, false)
+		m.take(running(long, settle+100), lateRows{}, 10)
+		if m.low() == 5 {
+			return
+		}
+		if claim%3 == 0 {
+			m.opened("k", 4)
+		}
+	}
+	t.Error("claims begin at the floor for ever")
 }
 
 func TestTheFloorRisesWhenTheLongTransactionHasEnded(t *testing.T) {

@@ -186,6 +186,11 @@ func (r *Relay) poke() {
 	default:
 	}
 	r.idle.hurry()
+	r.nudge()
+}
+
+// nudge makes all lanes look at the units again.
+func (r *Relay) nudge() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.lanes {
@@ -193,13 +198,13 @@ func (r *Relay) poke() {
 	}
 }
 
-// readAnew makes all lanes read from the very start: what they know of is not what the database holds.
+// readAnew makes all lanes begin again: what they know of is not what the database holds.
 func (r *Relay) readAnew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for s, l := range r.lanes {
-		r.idle.unpark(s)
-		l.readAnew()
+	for _, l := range r.lanes {
+		l.anew.Store(true)
+		l.poke()
 	}
 }
 

@@ -91,6 +91,15 @@ func (u *units) try(name string, now time.Time, within time.Duration) (ok, probe
 	return u.get(name, now).breaker.Try(now, within)
 }
 
+// tried says that the message that tried the unit has been answered.
+func (u *units) tried(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if one := u.by[name]; one != nil {
+		one.breaker.Tried()
+	}
+}
+
 // failed pauses the unit and says whether it worked until now.
 func (u *units) failed(name string, why broker.Confirmation, now time.Time, b retry.Backoff, random float64) bool {
 	u.mu.Lock()
@@ -191,6 +200,14 @@ func (u *units) spare(name string, s retry.Share, now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.get(name, now).purse.Take(s, now, 1) == 1
+}
+
+// turn returns how long a message waits that may not be sent to the unit again yet: after all that were told so before, and
+// for the given time at most.
+func (u *units) turn(name string, s retry.Share, now time.Time, most time.Duration) time.Duration {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.get(name, now).purse.Turn(s, now, most)
 }
 
 // answered ends the pause of a unit, and says whether it had failed. Nobody got through.

@@ -119,11 +119,20 @@ type refusal struct {
 	failedAt time.Time
 }
 
+// doubt is what is known of a message whose last publish got no answer: when that was known, and how often that was so.
+type doubt struct {
+	at    time.Time
+	times int
+}
+
+// lonely is how often a message that tries whether its unit works gets no answer until another is to try.
+const lonely = 3
+
 // facts are what a lane knows when it judges the answers to a batch.
 type facts struct {
 	unordered bool
 	// unsure are messages whose last publish got no answer.
-	unsure map[message.ID]struct{}
+	unsure map[message.ID]doubt
 	// unit names what of the broker a row goes to, and broker all of it.
 	unit   func(*shard.Row) string
 	broker string
@@ -152,9 +161,10 @@ type outages map[string]broker.Confirmation
 // settled. The first row that was not confirmed closes the key: refused, it and every later row of the key in
 // memory are held; without an answer, they are forgotten, read-ahead copies too, and read again in order.
 //
-// A message that gets no answer for the second time while another key gets through its unit may be the cause, and
-// waits by itself.
-func judge(b *batch, ahead []shard.Row, f facts) verdict {
+// A message that gets no answer for the second time while another key gets through its unit, or has since the first time,
+// may be the cause, and waits by itself. So does one that has tried time and again whether the unit works: nothing bears
+// witness then, but where its key is longer than a batch no other would ever be read.
+func judge(b *batch, ahead []shard.Row, f facts, w witnesses) verdict {
 	v := verdict{ahead: ahead}
 	if allConfirmed(b.got) {
 		v.done = b.rows
@@ -178,15 +188,19 @@ func judge(b *batch, ahead []shard.Row, f facts) verdict {
 		case c.Outcome == broker.Confirmed:
 			v.done, v.places = append(v.done, *r), append(v.places, c.Position)
 		default:
-			_, again := f.unsure[r.ID]
-			if one, ok := refusalOf(r, c, again && confirmed[f.unit(r)]); ok {
-				closed[key] = true
+			before, again := f.unsure[r.ID]
+			suspect := again && (confirmed[f.unit(r)] || w.otherGotThrough(r, before.at))
+			alone := len(b.rows) == 1 && before.times >= lonely
+			one, waits := refusalOf(r, c, (suspect || alone) && !c.WholeBroker())
+			closed[key] = waits
+			if waits {
 				v.refused = append(v.refused, one)
-				continue
+			} else {
+				v.forget = append(v.forget, *r)
 			}
-			closed[key] = false
-			v.forget = append(v.forget, *r)
-			v.outages = v.outages.add(f, r, c, confirmed)
+			if !waits || (one.unknown && !suspect) {
+				v.outages = v.outages.add(f, r, c, confirmed)
+			}
 		}
 	}
 	v.closeAhead(closed, f)
@@ -215,11 +229,11 @@ func refusalOf(r *shard.Row, c broker.Confirmation, suspect bool) (refusal, bool
 // concerns the connection concerns every unit.
 func (o outages) add(f facts, r *shard.Row, c broker.Confirmation, confirmed map[string]bool) outages {
 	unit := f.unit(r)
-	if c.Reason == broker.ReasonNotSent || (c.Outcome == broker.Unknown && confirmed[unit]) {
-		return o
-	}
-	if c.WholeBroker() {
+	switch {
+	case c.WholeBroker():
 		unit = f.broker
+	case c.Reason == broker.ReasonNotSent, c.Outcome == broker.Unknown && confirmed[unit]:
+		return o
 	}
 	if _, known := o[unit]; known {
 		return o

@@ -133,7 +133,7 @@ func judgeDue(b *batch, work *dueWork, f facts, w witnesses) dueVerdict {
 		}
 		closed[gate] = true
 		_, again := f.unsure[r.ID]
-		suspect := (again || r.Unknowns > 0) && (confirmed[f.unit(r)] || w.works(r))
+		suspect := (again || r.Unknowns > 0) && !c.WholeBroker() && (confirmed[f.unit(r)] || w.works(r))
 		if one, ok := refusalOf(r, c, suspect); ok {
 			one.failedAt = work.failedAt(r)
 			one.attempt = one.attempt || (r.Failed && w.otherGotThrough(r, one.failedAt))

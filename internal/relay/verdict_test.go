@@ -21,13 +21,14 @@ var (
 	silent  = broker.Confirmation{Outcome: broker.Unknown, Reason: broker.ReasonNoAnswer}
 	down    = broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonUnreachable}
 	notSent = broker.Confirmation{Outcome: broker.Unavailable, Reason: broker.ReasonNotSent}
+	blocked = broker.Confirmation{Outcome: broker.Unknown, Reason: broker.ReasonBlocked}
 )
 
 // unitName is the unit of every row of these tests, unless the key says another.
 const unitName = "test"
 
 // oneUnit are the facts of a broker that is one unit.
-func oneUnit(unordered bool, unsure map[message.ID]struct{}) facts {
+func oneUnit(unordered bool, unsure map[message.ID]doubt) facts {
 	return facts{
 		unordered: unordered, unsure: unsure, broker: unitName, unit: func(*shard.Row) string { return unitName },
 	}
@@ -72,12 +73,15 @@ func TestJudge(t *testing.T) {
 	type positions = []message.Position
 	a1, b2, a3, b4 := row("a", 1), row("b", 2), row("a", 3), row("b", 4)
 	a5, b6 := row("a", 5), row("b", 6)
+	noon := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
 
 	cases := map[string]struct {
 		rows, ahead []shard.Row
 		got         []broker.Confirmation
 		unordered   bool
-		unsure      []shard.Row
+		unsure      []shard.Row   // since an hour
+		times       int           // and how often; 0: once
+		other       time.Duration // since when another key got through, where not in this batch
 		want        outcome
 	}{
 		"everything confirmed is settled": {
@@ -128,6 +132,34 @@ func TestJudge(t *testing.T) {
 			rows: rows(a1, b2, a3), got: []broker.Confirmation{silent, took, notSent}, unsure: rows(a1),
 			want: outcome{Done: positions{2}, Refused: positions{1}, Hold: positions{3}},
 		},
+		"no answer again, and another key got through since, lets the message wait": {
+			rows: rows(a1, a3), got: []broker.Confirmation{silent, notSent}, unsure: rows(a1), other: time.Minute,
+			want: outcome{Refused: positions{1}, Hold: positions{3}},
+		},
+		"no answer again, and another key got through before, is the unit's failure": {
+			rows: rows(a1, a3), got: []broker.Confirmation{silent, notSent}, unsure: rows(a1), other: 2 * time.Hour,
+			want: outcome{Forget: positions{1, 3}, Outage: broker.ReasonNoAnswer},
+		},
+		"who tries time and again whether the unit works lets another try": {
+			rows: rows(a1), ahead: rows(a3), got: []broker.Confirmation{silent}, unsure: rows(a1), times: lonely,
+			want: outcome{Refused: positions{1}, Hold: positions{3}, Outage: broker.ReasonNoAnswer},
+		},
+		"who has not tried as often goes on": {
+			rows: rows(a1), got: []broker.Confirmation{silent}, unsure: rows(a1), times: lonely - 1,
+			want: outcome{Forget: positions{1}, Outage: broker.ReasonNoAnswer},
+		},
+		"whole batches without an answer step aside for nobody": {
+			rows: rows(a1, b2), got: []broker.Confirmation{silent, silent}, unsure: rows(a1, b2), times: lonely,
+			want: outcome{Forget: positions{1, 2}, Outage: broker.ReasonNoAnswer},
+		},
+		"no answer for the first time, while others get through, is only repeated": {
+			rows: rows(a1, b2), got: []broker.Confirmation{silent, took}, other: time.Minute,
+			want: outcome{Done: positions{2}, Forget: positions{1}},
+		},
+		"a broker that is blocked is the broker's failure, whoever got through": {
+			rows: rows(a1, b2), got: []broker.Confirmation{blocked, took}, unsure: rows(a1), other: time.Minute,
+			want: outcome{Done: positions{2}, Forget: positions{1}, Outage: broker.ReasonBlocked},
+		},
 		"no answer again, while nothing gets through, is the unit's failure": {
 			rows: rows(a1, b2), got: []broker.Confirmation{silent, silent}, unsure: rows(a1, b2),
 			want: outcome{Forget: positions{1, 2}, Outage: broker.ReasonNoAnswer},
@@ -144,13 +176,15 @@ func TestJudge(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			unsure := make(map[message.ID]struct{})
+			unsure := make(map[message.ID]doubt)
 			for _, r := range tc.unsure {
-				unsure[r.ID] = struct{}{}
+				unsure[r.ID] = doubt{at: noon.Add(-time.Hour), times: max(tc.times, 1)}
 			}
-			b := &batch{rows: tc.rows, got: tc.got}
-			f := oneUnit(tc.unordered, unsure)
-			if diff := cmp.Diff(tc.want, outcomeOf(judge(b, tc.ahead, f))); diff != "" {
+			if tc.other == 0 {
+				tc.other = 2 * time.Hour
+			}
+			b, w := &batch{rows: tc.rows, got: tc.got}, seen{at: noon.Add(-tc.other)}
+			if diff := cmp.Diff(tc.want, outcomeOf(judge(b, tc.ahead, oneUnit(tc.unordered, unsure), w))); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
 			}
 		})
@@ -176,7 +210,7 @@ func TestAUnitThatFailsTakesNoOtherWithIt(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := judge(&batch{rows: rows(a1, b2), got: tc.got}, rows(a3, b4), f)
+			v := judge(&batch{rows: rows(a1, b2), got: tc.got}, rows(a3, b4), f, seen{})
 			if diff := cmp.Diff(tc.failed, slices.Sorted(maps.Keys(v.outages))); diff != "" {
 				t.Errorf("failed units (-want +got):\n%s", diff)
 			}
@@ -419,6 +453,10 @@ func TestJudgeDue(t *testing.T) {
 			got:   []broker.Confirmation{silent},
 			works: true,
 			want:  result{Refused: []string{"retry"}},
+		},
+		"a broker that is blocked is the broker's failure": {
+			rows: rows(silentBefore), got: []broker.Confirmation{blocked}, works: true, other: time.Second,
+			want: result{Postpone: []string{"retry"}, Outage: broker.ReasonBlocked},
 		},
 		"no answer again from a unit that fails is the unit's": {
 			rows: rows(asked), got: []broker.Confirmation{silent},

@@ -64,8 +64,8 @@ func (s *restoredStore) Join(context.Context, time.Duration) (j shard.Joined, er
 func TestLanesReadAnewInADatabaseThatWentBack(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
-	idle, busy := &lane{wake: make(chan bool, 1)}, &lane{wake: make(chan bool, 1)}
-	busy.wake <- false // it has been told of work, and has not looked yet
+	one, other := &lane{nudge: make(chan struct{}, 1)}, &lane{nudge: make(chan struct{}, 1)}
+	other.nudge <- struct{}{} // it has been nudged, and has not looked yet
 	r := &Relay{
 		store: &restoredStore{
 			joins: []shard.Joined{{Until: noon.Add(time.Hour)}, {Before: &noon, Until: noon.Add(2 * time.Hour)}},
@@ -75,24 +75,20 @@ func TestLanesReadAnewInADatabaseThatWentBack(t *testing.T) {
 		health: newHealth(),
 		idle:   newIdlers(),
 		clock:  &Clock{},
-		lanes:  map[int16]*lane{0: idle, 1: busy},
+		lanes:  map[int16]*lane{0: one, 1: other},
 	}
 	r.cfg.Store(&Config{LeaseDuration: time.Minute})
-	r.idle.park(0, parked{floor: 7, wake: idle.wake}, 0)
 	m := newMembers(r)
 	m.joined = true
 	m.join(t.Context(), noon)
-	if len(idle.wake) != 0 || <-busy.wake {
+	if one.anew.Load() || other.anew.Load() {
 		t.Error("a first look makes lanes read anew")
 	}
 	m.join(t.Context(), noon)
-	for name, l := range map[string]*lane{"idle": idle, "busy": busy} {
-		if len(l.wake) != 1 || !<-l.wake {
-			t.Errorf("the %s lane does not read from the very start", name)
+	for _, l := range []*lane{one, other} {
+		if !l.anew.Load() || len(l.nudge) != 1 {
+			t.Error("a lane is not told to read anew")
 		}
-	}
-	if shards, _ := r.idle.list(false); len(shards) != 0 {
-		t.Errorf("shards %v are still looked at for a lane that is awake", shards)
 	}
 }
 

@@ -28,6 +28,9 @@ func (b *Breaker) Failed(now time.Time, backoff Backoff, random float64) time.Ti
 // Succeeded closes the breaker and forgets its failures.
 func (b *Breaker) Succeeded() { *b = Breaker{} }
 
+// Tried says that a probe is over. Where it has told nothing, somebody else may try.
+func (b *Breaker) Tried() { b.probing = time.Time{} }
+
 // Hurry ends the pause without forgetting the failures.
 func (b *Breaker) Hurry() { b.until, b.probing = time.Time{}, time.Time{} }
 

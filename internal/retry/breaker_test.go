@@ -66,7 +66,10 @@ func TestAfterAPauseOneCallerTriesAndTheOthersWait(t *testing.T) {
 		t.Errorf("Wait() beside a probe = %v, want %v", got, within)
 	}
 	try("a probe of which nothing was heard is forgotten", end.Add(within), true, true)
+	b.Tried()
+	try("a probe that told nothing leaves the next to try", end.Add(within), true, true)
 	again := b.Failed(end.Add(within), backoff, 0.5)
+	b.Tried()
 	try("a probe that failed begins the next pause", again.Add(-1), false, false)
 	b.Hurry()
 	try("who hurries still tries with one", again.Add(-1), true, true)

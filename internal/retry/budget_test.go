@@ -84,6 +84,36 @@ func TestShare(t *testing.T) {
 			t.Errorf("%d retries, want 10", got)
 		}
 	})
+	t.Run("whoever finds nothing left waits behind those before, as long as coins take to come in", func(t *testing.T) {
+		t.Parallel()
+		var p retry.Purse
+		p.Take(s, start, 10)
+		for i := range 5 {
+			want := time.Duration(i+1) * 100 * time.Millisecond
+			if got := p.Turn(s, start, time.Minute); got != want {
+				t.Errorf("turn %d comes in %v, want %v", i, got, want)
+			}
+		}
+		if got := p.Turn(s, start.Add(time.Second), time.Minute); got != 100*time.Millisecond {
+			t.Errorf("a turn after a second comes in %v, want 100ms: those before it are over", got)
+		}
+		p.Fresh(s, start.Add(time.Second), 10_000)
+		if got := p.Turn(s, start.Add(time.Second), time.Minute); got > 110*time.Millisecond {
+			t.Errorf("a turn beside many fresh messages comes in %v, want sooner than 110ms", got)
+		}
+	})
+	t.Run("no turn is later than the longest wait", func(t *testing.T) {
+		t.Parallel()
+		var p retry.Purse
+		for range 1000 {
+			if got := p.Turn(s, start, time.Second); got > time.Second {
+				t.Fatalf("a turn comes in %v", got)
+			}
+		}
+		if got := p.Turn(s, start.Add(time.Second), time.Second); got > 200*time.Millisecond {
+			t.Errorf("a turn comes in %v after a second, want the first again", got)
+		}
+	})
 	if err := (retry.Share{Percent: 20}).Validate(); !errors.Is(err, retry.ErrInvalidShare) {
 		t.Errorf("Validate() = %v", err)
 	}

@@ -35,6 +35,7 @@ type Purse struct {
 	at     time.Time
 	coins  float64
 	earned float64 // of coins, what fresh messages earned lately: it bounds what may be saved
+	turn   time.Time
 }
 
 // Fresh notes messages that were sent for the first time.
@@ -51,6 +52,22 @@ func (p *Purse) Take(s Share, now time.Time, want int) int {
 	n := min(want, int(p.coins))
 	p.coins -= float64(n)
 	return n
+}
+
+// Turn returns how long a retry that the purse has no coin for waits at now: as long as those take that were told to wait
+// before it, at the rate at which coins come in, but for the given time at most. Without turns all of them would ask again
+// and again, and each time move a row of the database.
+func (p *Purse) Turn(s Share, now time.Time, most time.Duration) time.Duration {
+	p.refill(s, now)
+	if p.turn.Before(now) {
+		p.turn = now
+	}
+	rate := float64(s.MinPerSecond) + p.earned/shareWindow.Seconds()
+	p.turn = p.turn.Add(time.Duration(float64(time.Second) / rate))
+	if last := now.Add(most); p.turn.After(last) {
+		p.turn = last
+	}
+	return p.turn.Sub(now)
 }
 
 // refill adds what time brings and lets what was earned fade.
