@@ -75,10 +75,23 @@ const (
 	ReasonBlocked          Reason = "BrokerBlocked"
 	ReasonNoAnswer         Reason = "NoAnswer"
 	ReasonNotSent          Reason = "NotSent"
+	// ReasonDuplicateLost: the broker takes the message for one that it has had, and does not show that one.
+	ReasonDuplicateLost Reason = "DuplicateNotHeld"
 	// ReasonOffsetGone: the next message of a partition was deleted before it was read.
 	ReasonOffsetGone  Reason = "OffsetOutOfRange"
 	ReasonBrokerError Reason = "BrokerError"
 )
+
+// Reasons lists every reason, for closed metric labels.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonTooLarge, ReasonInvalidHeader, ReasonInvalidDestination, ReasonNotAllowed, ReasonUnroutable, ReasonPanic,
+		ReasonSourceMismatch, ReasonRefused,
+		ReasonUnreachable, ReasonTLSFailed, ReasonAuthFailed, ReasonNoCredentials, ReasonPermissionDenied,
+		ReasonStreamMissing, ReasonStreamFull, ReasonStreamMismatch, ReasonNotReplicated, ReasonFenced, ReasonBlocked,
+		ReasonNoAnswer, ReasonNotSent, ReasonDuplicateLost, ReasonOffsetGone, ReasonBrokerError,
+	}
+}
 
 // Confirmation is the broker's word on one message.
 type Confirmation struct {

@@ -2,8 +2,15 @@ package broker
 
 import (
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"net/netip"
+	"slices"
+	"strconv"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/postrider/postrider/internal/message"
 )
@@ -135,5 +142,38 @@ func TestWhatAFailureSaysOfTheBroker(t *testing.T) {
 				t.Errorf("Answered() = %v, want %v", got, tc.answered)
 			}
 		})
+	}
+}
+
+// A reason that is not listed would be counted as one without a name.
+func TestReasonsAreListed(t *testing.T) {
+	t.Parallel()
+	file, err := parser.ParseFile(token.NewFileSet(), "broker.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []Reason
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if kind, ok := spec.Type.(*ast.Ident); !ok || kind.Name != "Reason" {
+			return true
+		}
+		for _, value := range spec.Values {
+			text, err := strconv.Unquote(value.(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, Reason(text))
+		}
+		return true
+	})
+	got := Reasons()
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Reasons() (-constants +listed):\n%s", diff)
 	}
 }

@@ -59,6 +59,15 @@ func TestAMessageThatIsRefusedTooOftenBecomesADeadLetterAndBlocksItsKey(t *testi
 	if diff := cmp.Diff(upTo(10), w.broker.versions("good")); diff != "" {
 		t.Errorf("the other key (-want +got):\n%s", diff)
 	}
+	if got := p.counted("outbox_publish_failures_total", "test", "rejected", "TooLarge"); got != 3 {
+		t.Errorf("%v failures counted, want 3", got)
+	}
+	if got := p.counted("outbox_publish_failures_total"); got != 3 {
+		t.Errorf("%v failures counted for whatever reason, want 3", got)
+	}
+	testkit.Eventually(t, patience, "the dead letter is counted", func() bool {
+		return p.counted("outbox_dead_lettered_messages_total", "TooLarge") == 1
+	})
 	testkit.Eventually(t, patience, "the report counts it", func() bool {
 		r, _ := p.Report(t.Context())
 		return r.DeadLetters != nil && r.DeadLetters.Open == 1 && r.Backlog != nil && r.Backlog.BlockedKeys == 1 &&

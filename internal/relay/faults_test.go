@@ -419,6 +419,10 @@ func TestAMissingTableShowsAndIsRecoveredFrom(t *testing.T) {
 	if got := p.condition("DatabaseReachable"); got != "True Working " {
 		t.Errorf("DatabaseReachable = %q", got)
 	}
+	all := p.counted("outbox_database_failures_total") // it grows, so the part of it is read after it
+	if n := p.counted("outbox_database_failures_total", "SchemaMissing"); n == 0 || n < all {
+		t.Errorf("%v of %v failures counted for the missing table, want all and some", n, all)
+	}
 	w.Exec(`ALTER TABLE mislaid RENAME TO message_outbox`)
 	w.put("k", 2)
 	w.awaitEmpty()

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,12 +13,17 @@ import (
 	"github.com/postrider/postrider/internal/shard"
 )
 
+// reasonOther is the label of a reason that is not listed, such as none at all.
+const reasonOther = "Other"
+
 // Metrics counts what a relay does. All labels are closed sets.
 type Metrics struct {
 	backlog     prometheus.Gauge
 	lag         prometheus.Gauge
 	claimed     prometheus.Counter
 	results     *prometheus.CounterVec
+	failures    *prometheus.CounterVec
+	database    *prometheus.CounterVec
 	duration    *prometheus.HistogramVec
 	held        *prometheus.GaugeVec
 	failing     prometheus.Gauge
@@ -50,6 +56,14 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Namespace: "postrider", Subsystem: "outbox", Name: "publish_results_total",
 			Help: "Answers of the broker, by outcome.",
 		}, []string{"broker", "outcome"}),
+		failures: f.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "postrider", Subsystem: "outbox", Name: "publish_failures_total",
+			Help: "Answers of the broker other than confirmed, by outcome and reason.",
+		}, []string{"broker", "outcome", "reason"}),
+		database: f.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "postrider", Subsystem: "outbox", Name: "database_failures_total",
+			Help: "Calls of the database that failed, by reason. They are repeated.",
+		}, []string{"reason"}),
 		duration: f.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "postrider", Subsystem: "outbox", Name: "publish_duration_seconds",
 			Help:    "Time from handing a batch to the broker's client to the last answer.",
@@ -98,6 +112,9 @@ func (m *Metrics) published(system string, b *batch, took time.Duration) {
 			continue
 		}
 		by[b.got[i].Outcome]++
+		if outcome := b.got[i].Outcome; outcome != broker.Confirmed {
+			m.failures.WithLabelValues(system, outcome.String(), reasonLabel(b.got[i].Reason)).Inc()
+		}
 	}
 	for outcome, n := range by {
 		if n > 0 {
@@ -109,6 +126,17 @@ func (m *Metrics) published(system string, b *batch, took time.Duration) {
 		m.duration.WithLabelValues(system).Observe(took.Seconds())
 	}
 }
+
+// reasonLabel keeps the label a closed set, whatever an adapter or a row's defect says.
+func reasonLabel(r broker.Reason) string {
+	if slices.Contains(broker.Reasons(), r) {
+		return string(r)
+	}
+	return reasonOther
+}
+
+// storeFailed records a call of the database that failed. Store.Explain gives its reason out of a closed set.
+func (m *Metrics) storeFailed(reason string) { m.database.WithLabelValues(reason).Inc() }
 
 // buried records that a row's budget is spent.
 func (m *Metrics) buried(r *shard.Row, reason string) {

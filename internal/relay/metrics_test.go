@@ -20,9 +20,13 @@ func TestMetricNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)
 	m.took(3)
+	m.storeFailed("Unreachable")
+	m.buried(&shard.Row{}, "TooLarge")
 	m.published(
 		"nats",
-		&batch{rows: make([]shard.Row, 1), got: []broker.Confirmation{took}, send: make([]message.Message, 1)},
+		&batch{
+			rows: make([]shard.Row, 2), got: []broker.Confirmation{took, refused}, send: make([]message.Message, 2),
+		},
 		time.Second,
 	)
 	families, err := registry.Gather()
@@ -41,6 +45,8 @@ func TestMetricNames(t *testing.T) {
 	want := []string{
 		"postrider_outbox_backlog_messages GAUGE",
 		"postrider_outbox_claimed_messages_total COUNTER",
+		"postrider_outbox_database_failures_total COUNTER reason",
+		"postrider_outbox_dead_lettered_messages_total COUNTER reason",
 		"postrider_outbox_dropped_markers_total COUNTER",
 		"postrider_outbox_expired_messages_total COUNTER",
 		"postrider_outbox_failing_units GAUGE",
@@ -49,6 +55,7 @@ func TestMetricNames(t *testing.T) {
 		"postrider_outbox_lease_held GAUGE shard",
 		"postrider_outbox_lease_transitions_total COUNTER",
 		"postrider_outbox_publish_duration_seconds HISTOGRAM broker",
+		"postrider_outbox_publish_failures_total COUNTER broker outcome reason",
 		"postrider_outbox_publish_results_total COUNTER broker outcome",
 		"postrider_outbox_resettled_rows_total COUNTER",
 		"postrider_outbox_stale_lease_writes_total COUNTER",
@@ -62,8 +69,9 @@ func TestMetricNames(t *testing.T) {
 func TestMetricsCountWhatHappened(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics(prometheus.NewRegistry())
-	b := &batch{rows: make([]shard.Row, 5), got: []broker.Confirmation{
+	b := &batch{rows: make([]shard.Row, 6), got: []broker.Confirmation{
 		took, took, refused, notSent, {Outcome: broker.Confirmed, Position: placeExpired},
+		{Outcome: broker.Rejected, Reason: "orders-7 is too long"},
 	}}
 	m.published("nats", b, time.Second)
 	m.settled(shard.Settlement{Already: 2, Vanished: 1})
@@ -74,7 +82,9 @@ func TestMetricsCountWhatHappened(t *testing.T) {
 		want float64
 	}{
 		"confirmed": {m.results.WithLabelValues("nats", "confirmed"), 2},
-		"rejected":  {m.results.WithLabelValues("nats", "rejected"), 1},
+		"rejected":  {m.results.WithLabelValues("nats", "rejected"), 2},
+		"too large": {m.failures.WithLabelValues("nats", "rejected", "TooLarge"), 1},
+		"unlisted":  {m.failures.WithLabelValues("nats", "rejected", reasonOther), 1},
 		"not sent":  {m.results.WithLabelValues("nats", "unavailable"), 0},
 		"expired":   {m.expired, 1},
 		"resettled": {m.resettled, 2},
@@ -85,5 +95,8 @@ func TestMetricsCountWhatHappened(t *testing.T) {
 		if got := testutil.ToFloat64(c.got); got != c.want {
 			t.Errorf("%s = %v, want %v", name, got, c.want)
 		}
+	}
+	if n := testutil.CollectAndCount(m.failures); n != 2 {
+		t.Errorf("%d kinds of failures, want 2: what was not sent has not failed", n)
 	}
 }

@@ -205,7 +205,7 @@ func TestARowThatIsInsertedByHandBelowTheFloorIsFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	h := &hooks{}
-	w.start(options{wrap: h.wrap})
+	p := w.start(options{wrap: h.wrap})
 	for range 3 { // until nothing can be below what was read
 		w.put("order-1", 5)
 		w.awaitEmpty()
@@ -215,4 +215,34 @@ func TestARowThatIsInsertedByHandBelowTheFloorIsFound(t *testing.T) {
 	w.Exec(`INSERT INTO message_outbox (position, event_id, event_type, source, ordering_key, payload, occurred_at)
 		OVERRIDING SYSTEM VALUE VALUES (1, gen_random_uuid(), 'order.paid', 'shop', 'order-2', '{}', now())`)
 	testkit.Eventually(t, 3*patience, "the row is sent", func() bool { return w.left() == 0 })
+	if got := p.counted("outbox_late_rows_total"); got != 0 {
+		t.Errorf("%v late rows counted, want none: nothing of its key was sent", got)
+	}
+}
+
+// Who goes around the lock of a key may commit below a later message of it that was sent. Nothing can put that right; it is
+// counted.
+func TestARowThatAppearsBelowASentOneOfItsKeyIsCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	p := w.start(options{})
+	const byHand = `INSERT INTO message_outbox
+		(event_id, event_type, source, ordering_key, aggregate_version, payload, occurred_at)
+		VALUES (gen_random_uuid(), 'order.paid', 'shop', 'order-1', $1, '{}', now())`
+	slow, err := w.Connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slow.Exec(t.Context(), byHand, 1); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(byHand, 2)
+	w.awaitEmpty()
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, patience, "both are sent", func() bool { return w.broker.count() == 2 })
+	if got := p.counted("outbox_late_rows_total"); got != 1 {
+		t.Errorf("%v late rows counted, want 1", got)
+	}
 }

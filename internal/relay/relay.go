@@ -222,12 +222,14 @@ func (r *Relay) tableSource(ctx context.Context, offered string) (string, error)
 	return source, nil
 }
 
-// storeFailed notes a failure of the store: what fails, why, and once for each reason in the log.
+// storeFailed notes a failure of the store: what fails and why in the report, each time in the metrics, and once for each
+// reason in the log.
 func (r *Relay) storeFailed(ctx context.Context, doing string, err error) {
 	if ctx.Err() != nil {
 		return // we ended it
 	}
 	condition, reason, message := r.store.Explain(err)
+	r.metrics.storeFailed(reason)
 	if r.health.failed(doing, problem{condition: condition, reason: reason, message: message}) {
 		r.log.WarnContext(ctx, "Outbox does not answer as it should", "doing", doing, "reason", reason, "err", message)
 	}

@@ -371,12 +371,18 @@ func TestDrainGivesTheShardsBackAndComesBack(t *testing.T) {
 	w := newWorld(t, 3)
 	p := w.start(options{})
 	testkit.Eventually(t, patience, "all shards are held", func() bool { return len(p.held()) == 3 })
+	testkit.Eventually(t, patience, "the shards taken are counted", func() bool {
+		return p.counted("outbox_lease_transitions_total") == 3
+	})
 	cfg := p.cfg
 	cfg.RunPolicy = relay.Drain
 	if err := p.Reconfigure(cfg); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitSQL("the shards are free", `bool_and(holder IS NULL) FROM message_outbox_lease`)
+	testkit.Eventually(t, patience, "the shards given back are counted", func() bool {
+		return p.counted("outbox_lease_transitions_total") == 6
+	})
 	w.put("k", 2)
 	cfg.RunPolicy = relay.Run
 	if err := p.Reconfigure(cfg); err != nil {

@@ -74,7 +74,8 @@ type Keeper interface {
 	// TurnRing lets the archive forget what is older than the retention.
 	TurnRing(ctx context.Context, retention time.Duration) (bool, error)
 	Backlog(ctx context.Context, shards []int16) (shard.Backlog, error)
-	// Explain says which condition an error belongs to, its reason, and what to do, in words that may be shown.
+	// Explain says which condition an error belongs to, its reason, and what to do, in words that may be shown. The reason
+	// is of a closed set: it is a metric's label.
 	Explain(err error) (condition, reason, message string)
 }
 

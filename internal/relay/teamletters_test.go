@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -27,8 +28,8 @@ func blockedTeam(t *testing.T) *world {
 	return w
 }
 
-// counted sums a counter of the process up.
-func (p *process) counted(name string) (sum float64) {
+// counted sums a counter of the process up; of labels only those with these values, in order of the labels' names.
+func (p *process) counted(name string, labels ...string) (sum float64) {
 	p.w.t.Helper()
 	families, err := p.registry.Gather()
 	if err != nil {
@@ -39,7 +40,13 @@ func (p *process) counted(name string) (sum float64) {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			sum += m.GetCounter().GetValue()
+			got := make([]string, 0, len(labels))
+			for _, pair := range m.GetLabel() {
+				got = append(got, pair.GetValue())
+			}
+			if len(labels) == 0 || slices.Equal(got, labels) {
+				sum += m.GetCounter().GetValue()
+			}
 		}
 	}
 	return sum

@@ -361,13 +361,14 @@ func (c *call) verified(i int, msg *natsgo.Msg) broker.Confirmation {
 	if found && id == m.ID.String() {
 		return broker.Confirmation{Outcome: broker.Confirmed, Position: c.results[i].Position}
 	}
-	return c.unverified(i)
+	return c.unverified(i, broker.ReasonDuplicateLost,
+		"JetStream remembers the id but does not show the message: sent again under a new transport id")
 }
 
-func (c *call) unverified(i int) broker.Confirmation {
-	c.publisher.stats.lost.Add(1)
+// unverified is for a duplicate that was not seen: it goes again under an id that JetStream does not remember.
+func (c *call) unverified(i int, reason broker.Reason, detail string) broker.Confirmation {
 	c.publisher.forgetTransportID(c.batch[i].ID)
-	return unknown("JetStream remembers the id but does not show the message: sent again under a new transport id")
+	return broker.Doubt(reason, detail)
 }
 
 // handleDenied settles what waits for a subject that the server refuses.
@@ -391,7 +392,8 @@ func (c *call) handleDenied(d *denied) {
 				Detail: "the user may not publish to the message's subject",
 			})
 		case c.states[i] == verifying && d.subject == c.getSubject():
-			c.settleLocked(i, c.unverified(i))
+			c.settleLocked(i, c.unverified(i, broker.ReasonPermissionDenied, "the user may not publish to "+d.subject+
+				", by which a duplicate is looked at: allow it"))
 		}
 	}
 }

@@ -60,15 +60,14 @@ type Publisher struct {
 }
 
 type stats struct {
-	duplicates, lost, cuts atomic.Int64
+	duplicates, cuts atomic.Int64
 }
 
-// Stats counts what happened since the start.
+// Stats counts what happened since the start, for tests. What a person should see of it has a reason of its own, which the
+// relay counts: a duplicate that JetStream does not hold is broker.ReasonDuplicateLost, a cut broker.ReasonNoAnswer.
 type Stats struct {
-	// Duplicates counts messages that JetStream already held: retries inside its window.
+	// Duplicates counts messages that JetStream called duplicates: retries inside its window.
 	Duplicates int64
-	// Lost counts messages that JetStream called duplicates and did not hold.
-	Lost int64
 	// Cuts counts connections cut because nothing was answered by the deadline.
 	Cuts int64
 }
@@ -98,9 +97,7 @@ func NewPublisher(conn *Conn, cfg PublisherConfig) (*Publisher, error) {
 
 // Stats returns the counts so far.
 func (p *Publisher) Stats() Stats {
-	return Stats{
-		Duplicates: p.stats.duplicates.Load(), Lost: p.stats.lost.Load(), Cuts: p.stats.cuts.Load(),
-	}
+	return Stats{Duplicates: p.stats.duplicates.Load(), Cuts: p.stats.cuts.Load()}
 }
 
 // Publish implements broker.Publisher. The payloads of the batch must not be changed afterwards.
