@@ -1,13 +1,17 @@
 package pipeline_test
 
 import (
+	_ "embed" // for docsHead
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/postrider/postrider/internal/consumer"
 	"github.com/postrider/postrider/internal/controller"
@@ -17,25 +21,20 @@ import (
 
 var update = flag.Bool("update", false, "write docs/metrics.md")
 
+// metricName is a metric in an expression, with the name of the label that it is chosen by.
+var metricName = regexp.MustCompile(`\b(postrider_[a-z_]+)(?:\{([a-z_]+)=)?`)
+
 const docsFile = "../../docs/metrics.md"
 
-const docsHead = `# Metrics
+// docsHead is what docs/metrics.md says before its tables.
+//
+//go:embed testdata/metrics_head.md
+var docsHead string
 
-<!-- Generated from the code by make generate. Do not edit. -->
-
-Every worker serves these at ` + "`/metrics`" + `, beside those of the Go runtime (` + "`go_*`" + `) and of the process
-(` + "`process_*`" + `). Names, types and labels are API: they change only with an entry in the changelog. Labels are closed
-sets; the resource's namespace and name come from the scraper's relabelling. No label ever holds a key, an id, a
-destination or the text of an error.
-
-The manager serves its own at ` + "`/metrics`" + ` too, over HTTPS to who may read them, beside those of
-controller-runtime: one sample a resource, labelled with its kind, namespace and name. What nobody knows has no sample.
-`
-
-// TestDocsListEveryMetric keeps docs/metrics.md what the code registers.
-func TestDocsListEveryMetric(t *testing.T) {
-	t.Parallel()
-	want := docsHead
+// registered lists what each kind of process registers.
+func registered(t *testing.T) []catalogue {
+	t.Helper()
+	var out []catalogue
 	for _, part := range []struct {
 		title    string
 		register func(*telemetry.Catalog) error
@@ -49,8 +48,23 @@ func TestDocsListEveryMetric(t *testing.T) {
 		if err := part.register(&c); err != nil {
 			t.Fatal(err)
 		}
+		out = append(out, catalogue{part.title, c.Metrics()})
+	}
+	return out
+}
+
+type catalogue struct {
+	title   string
+	metrics []telemetry.Metric
+}
+
+// TestDocsListEveryMetric keeps docs/metrics.md what the code registers.
+func TestDocsListEveryMetric(t *testing.T) {
+	t.Parallel()
+	want := docsHead
+	for _, part := range registered(t) {
 		want += "\n## " + part.title + "\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n"
-		for _, m := range c.Metrics() {
+		for _, m := range part.metrics {
 			if !strings.HasPrefix(m.Name, "postrider_") || m.Type == "unknown" || m.Help == "" {
 				t.Errorf("metric %+v has no prefix, type or meaning", m)
 			}
@@ -71,5 +85,52 @@ func TestDocsListEveryMetric(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("docs/metrics.md is not current, run make generate:\n%s", diff)
+	}
+}
+
+// An alert that names a metric or a label that is not there never fires.
+func TestExampleAlertsNameMetricsThatAreThere(t *testing.T) {
+	t.Parallel()
+	labels := make(map[string][]string)
+	for _, part := range registered(t) {
+		for _, m := range part.metrics {
+			labels[m.Name] = m.Labels
+		}
+	}
+	var rules struct {
+		Groups []struct {
+			Name  string
+			Rules []struct {
+				Alert, Expr string
+				For         string
+			}
+		}
+	}
+	blocks := strings.Split(docsHead, "```yaml\n")
+	text, _, _ := strings.Cut(blocks[len(blocks)-1], "```")
+	if err := yaml.UnmarshalStrict([]byte(text), &rules); err != nil {
+		t.Fatalf("the rules cannot be read: %v", err)
+	}
+	seen := 0
+	for _, group := range rules.Groups {
+		for _, rule := range group.Rules {
+			seen++
+			names := metricName.FindAllStringSubmatch(rule.Expr, -1)
+			if rule.Alert == "" || len(names) == 0 {
+				t.Errorf("alert %q names no metric: %s", rule.Alert, rule.Expr)
+			}
+			for _, name := range names {
+				known, ok := labels[name[1]]
+				if !ok {
+					t.Errorf("alert %s: there is no metric %s", rule.Alert, name[1])
+				}
+				if name[2] != "" && !slices.Contains(known, name[2]) {
+					t.Errorf("alert %s: metric %s has no label %s", rule.Alert, name[1], name[2])
+				}
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("%d alerts, want some", seen)
 	}
 }
