@@ -182,7 +182,7 @@ func (s *supervisor[C]) drainPart(ctx context.Context, p part[C], drain func(), 
 			s.cut(ctx, p, ended)
 			return errKilled
 		case <-patience.C:
-			s.log.WarnContext(ctx, "The old part does not drain and is cut off", "after", replacePatience.String())
+			s.log.WarnContext(ctx, "The old part does not drain and is cut off", "duration", replacePatience.String())
 			p.Kill()
 		}
 	}

@@ -160,7 +160,7 @@ func (l *lane) tellRefused(ctx context.Context, refused []refusal) {
 	}
 	first := &refused[0]
 	l.log.WarnContext(ctx, "Messages refused", "batchSize", len(refused), "reason", string(first.reason),
-		"eventId", first.row.ID.String(), "attempt", first.row.Attempts+1)
+		"eventID", first.row.ID.String(), "attempt", first.row.Attempts+1)
 }
 
 // publishDue sends held rows of keys whose wait is over, as many retries as the unit's share of them allows.

@@ -158,7 +158,7 @@ func (l *lane) buried(refused []refusal, written []shard.Refusal) {
 		l.dueAt = l.r.now()
 		row := &refused[i].row
 		l.r.metrics.buried(row, written[i].Code)
-		l.log.Warn("Message dead-lettered", "eventId", row.ID.String(), "reason", written[i].Code,
+		l.log.Warn("Message dead-lettered", "eventID", row.ID.String(), "reason", written[i].Code,
 			"attempt", written[i].Attempts)
 	}
 }

@@ -35,7 +35,7 @@ func newFileWatch(log *slog.Logger, paths []string) *fileWatch {
 	w := &fileWatch{log: log, paths: make(map[string]mount.Digest), refused: make(map[string]bool)}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("No file events, files are polled", "period", filePoll.String(), "err", err)
+		log.Warn("No file events, files are polled", "duration", filePoll.String(), "err", err)
 	} else {
 		w.notify = notify
 	}
@@ -72,7 +72,7 @@ func (w *fileWatch) subscribe() {
 			}
 			if err := w.notify.Add(dir); err != nil && !w.refused[dir] {
 				w.refused[dir] = true
-				w.log.Warn("No file events for a directory, it is polled", "dir", dir, "err", err)
+				w.log.Warn("No file events for a directory, it is polled", "path", dir, "err", err)
 			}
 		}
 	}

@@ -162,7 +162,7 @@ func (w *worker[C]) drained(drain context.CancelFunc, ended <-chan error) error 
 	w.mu.Lock()
 	w.draining = true
 	w.mu.Unlock()
-	w.Log.Info("Draining", "timeout", w.DrainTimeout.String())
+	w.Log.Info("Draining", "duration", w.DrainTimeout.String())
 	finished, err := w.end(drain, ended, w.DrainTimeout)
 	switch {
 	case !finished:
@@ -201,7 +201,7 @@ func (w *worker[C]) follow(ctx context.Context) {
 			changed = slices.Delete(changed, i, i+1)
 		}
 		if len(changed) > 0 {
-			w.Log.InfoContext(ctx, "Secret files changed", "paths", strings.Join(changed, " "))
+			w.Log.InfoContext(ctx, "Secret files changed", "path", strings.Join(changed, " "))
 			w.pipeline.Refresh()
 		}
 	}
