@@ -8,7 +8,8 @@ import (
 const (
 	// followPeriod is how often the files are compared.
 	followPeriod = 2 * time.Second
-	// longestWait bounds, in periods, the pause before files that did not work are tried again: it doubles from one.
+	// longestWait bounds how many periods are left out before files that did not work are tried again: it doubles from
+	// one, so that the tries are 4, 6 and then every 10 seconds apart.
 	longestWait = 4
 	// proofTimeout bounds one try.
 	proofTimeout = 15 * time.Second

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +89,28 @@ func TestConnectionsAreRenewedOnlyForFilesThatWork(t *testing.T) {
 		put(t, s.file, "three")
 		if !within(t, f, 3*time.Second) {
 			t.Error("other files than the refused were not tried at once")
+		}
+	})
+}
+
+// docs/secrets.md says when files are tried again that the server takes later.
+func TestFilesThatDoNotWorkAreTriedEverMoreSeldom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "password")
+		put(t, file, "one")
+		began := time.Now()
+		var tries []int
+		f := mount.NewFollower([]string{file}, func(context.Context) error {
+			tries = append(tries, int(time.Since(began).Seconds()))
+			return errors.New("refused")
+		}, func(context.Context, error) {})
+		put(t, file, "two")
+		if within(t, f, 45*time.Second) {
+			t.Error("files that do not work were taken")
+		}
+		if want := []int{2, 6, 12, 22, 32, 42}; !slices.Equal(tries, want) {
+			t.Errorf("tried after %v seconds, want %v", tries, want)
 		}
 	})
 }
