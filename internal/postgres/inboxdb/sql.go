@@ -4,7 +4,8 @@ import "github.com/postrider/postrider/internal/postgres"
 
 // addKeysSQL makes the rows of keys that were never seen, sorted, so that two processes that add the same ones wait in
 // one order. It runs in a transaction of its own: within the batch's it would wait for another process's batch, and with
-// it all other keys. Nothing is lost if it is: synchronous_commit is off for it.
+// it all other keys. Nothing is lost if it is: synchronous_commit is off for it. Whatever a batch commits of the key comes
+// later in the log and waits for the disk, so that a row that a crash takes back is of a key of which nothing is known.
 const addKeysSQL = `
 INSERT INTO {message_inbox_key} (key_hash, consumer_name)
 SELECT h, $2 FROM unnest($1::uuid[]) h ORDER BY h
