@@ -138,11 +138,13 @@ func TestDeadLettersOfAConsumerAreShownAndNotDecidedAbout(t *testing.T) {
 	if code, _, stderr := schemaCall(t, db, "apply", "inbox"); code != 0 {
 		t.Fatalf("apply = %d, %s", code, stderr)
 	}
-	db.Exec(`INSERT INTO message_failure (origin, origin_name, source, event_id, event_type, schema_version, ordering_key,
+	db.Exec(
+		`INSERT INTO message_failure (origin, origin_name, source, event_id, event_type, schema_version, ordering_key,
 		aggregate_version, destination, raw_body, raw_headers, source_position, payload_digest, reason, attempts,
 		first_failed_at, last_failed_at, blocks_key)
 		VALUES ('Consumer', 'shop/billing', 'shop', '01890000-0000-7000-8000-000000000001', 'order.paid', 1, 'order-1', 1,
-		'', 'canary', '{}', 'ORDERS@17', '\x01', 'Unmatched', 1, now(), now(), true)`)
+		'', 'canary', '{}', 'ORDERS@17', '\x01', 'Unmatched', 1, now(), now(), true)`,
+	)
 	for _, words := range [][]string{{"dead-letters", "list", "--origin", "Consumer"}, {"dead-letters", "show", "1"}} {
 		code, stdout, stderr := deskCall(t, db, words...)
 		if code != 0 || !strings.Contains(stdout, "shop/billing") || !strings.Contains(stdout, "Unmatched") {

@@ -70,7 +70,8 @@ func TestMetricsCountWhatHappened(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics(prometheus.NewRegistry())
 	b := &batch{rows: make([]shard.Row, 6), got: []broker.Confirmation{
-		took, took, refused, notSent, {Outcome: broker.Confirmed, Position: placeExpired},
+		took, took, refused, notSent,
+		{Outcome: broker.Confirmed, Position: placeExpired},
 		{Outcome: broker.Rejected, Reason: "orders-7 is too long"},
 	}}
 	m.published("nats", b, time.Second)
