@@ -45,6 +45,7 @@ func (s *Store) Hold(ctx context.Context, l lease.Lease, ids []message.ID) (held
 	if err != nil {
 		return shard.Held{}, fmt.Errorf("hold %d messages: %w", len(ids), err)
 	}
+	held.Xid = s.floors(held.Xid)
 	return held, nil
 }
 
@@ -139,7 +140,16 @@ func (s *Store) PutAside(
 	if err != nil {
 		return 0, fmt.Errorf("put %d messages aside: %w", len(hold), err)
 	}
-	return xid, nil
+	return s.floors(xid), nil
+}
+
+// floors is the id of a transaction as far as the floor of a lane may rise with it. In a team's own table none does: rows
+// may appear at any place at any time.
+func (s *Store) floors(xid uint64) uint64 {
+	if s.cfg.Columns != nil {
+		return 0
+	}
+	return xid
 }
 
 // maxSmall is the largest smallint. A message that got no answer may be asked about for years.
