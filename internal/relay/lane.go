@@ -67,6 +67,7 @@ type lane struct {
 	commits uint64
 
 	claimAt, dueAt, rescanAt, readAt time.Time
+	claimedAt                        time.Time // when the last claim began
 	readFailures                     int
 	size                             size
 	parked                           bool

@@ -74,7 +74,7 @@ func (l *lane) readDone(doing string) {
 
 // claim reads the next batch, and then whole the rows that turned up below what was read.
 func (l *lane) claim(ctx context.Context, now time.Time) {
-	l.reading = true
+	l.reading, l.claimedAt = true, now
 	l.commits = l.r.idle.commits.Load()
 	w := l.mem.begin(l.bounds(), !now.Before(l.rescanAt))
 	held := l.lease
@@ -157,6 +157,9 @@ func (l *lane) take(ctx context.Context, now time.Time, c shard.Claim, late late
 		l.log.DebugContext(ctx, "Claimed batch", "batchSize", n)
 	}
 	switch {
+	case t.passed: // the common look would not see what comes behind all that: the lane looks by itself
+		l.readAt = now.Add(l.mem.round.rest(now.Sub(l.claimedAt), l.batch.PollInterval, c.Look.Stopped != 0))
+		l.claimAt = l.readAt
 	case t.more:
 		l.claimAt = now
 	case l.quiet():

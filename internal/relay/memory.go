@@ -43,7 +43,8 @@ type memory struct {
 	changing map[string]int
 	changed  map[string]struct{}
 
-	sent sentKeys
+	sent  sentKeys
+	round round
 }
 
 // note says: reach had been read before transaction xid began. A writer takes its transaction id before its
@@ -103,7 +104,7 @@ func (m *memory) begin(b Batch, rescan bool) shard.Window {
 	return shard.Window{
 		Floor: m.from, Read: m.read,
 		MaxMessages: b.MaxMessages, MaxBytes: b.MaxBytes,
-		MaxBelow: len(m.inHand) + b.MaxMessages,
+		MaxBelow: len(m.inHand) + b.MaxMessages, Next: m.round.next,
 	}
 }
 
@@ -173,7 +174,7 @@ func (m *memory) moved(c shard.Claim, atRest bool) move {
 	if !atRest || len(m.inHand) > 0 {
 		return leaving
 	}
-	m.server, m.read, m.long, m.sent = c.Server, 0, nil, sentKeys{} // it may give ids out again too
+	m.server, m.read, m.long, m.sent, m.round = c.Server, 0, nil, sentKeys{}, round{} // it may give ids out again too
 	return arrived
 }
 
@@ -212,6 +213,8 @@ type taken struct {
 	ready, gated []shard.Row
 	// more says that the shard has more rows than were taken.
 	more bool
+	// passed says that the claim found nothing, however much it passed over.
+	passed bool
 	// reordered counts rows that were found below a later row of their key that was sent.
 	reordered int
 }
@@ -228,7 +231,14 @@ func (m *memory) take(c shard.Claim, late lateRows, maxMessages int) taken {
 	if n := len(rows); n > 0 {
 		m.read = max(m.read, rows[n-1].Position)
 	}
+	if whole(c, late, maxMessages) {
+		m.read = max(m.read, c.Look.Reached)
+		m.round.look(c.Look, before, len(rows) > 0)
+	} else {
+		m.round = round{long: m.round.long}
+	}
 	t := taken{more: reach != everything, ready: rows[:0:len(rows)]} // in place: most claims are ready as a whole
+	t.passed = len(rows) == 0 && c.Look.Long
 	for i := range rows {
 		r := &rows[i]
 		if len(m.changed) > 0 {
@@ -300,8 +310,11 @@ func prefix(c shard.Claim, late lateRows, maxMessages int) ([]shard.Row, message
 		} else {
 			rows = append(slices.Clip(rows), c.Rows...)
 		}
-		if c.Cut {
-			reach = c.Rows[len(c.Rows)-1].Position
+		switch n := len(c.Rows); {
+		case c.Cut && n > 0:
+			reach = c.Rows[n-1].Position
+		case c.Cut:
+			reach = c.Look.Stopped
 		}
 	}
 	if len(rows) > maxMessages {
@@ -345,7 +358,7 @@ func (m *memory) forget(rows []shard.Row) {
 		m.changed[m.key(r)] = struct{}{}
 		m.back(r.Position)
 	}
-	if len(m.inHand) == 0 {
+	if len(m.inHand) == 0 && !m.round.long {
 		m.read = m.low() // nothing is known above it: whole rows from there
 	}
 }

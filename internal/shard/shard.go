@@ -23,6 +23,8 @@ type Window struct {
 	MaxBytes    int64
 	// MaxBelow bounds the positions.
 	MaxBelow int
+	// Next is where the look at what lies below Read goes on, in a store whose looks stop (Look); 0: anywhere.
+	Next message.Position
 }
 
 // Row is one row of the outbox as a lane claims it.
@@ -51,9 +53,22 @@ type Claim struct {
 	// Below are the positions in (Floor, Read]; BelowCut says that there are more of them.
 	Below    []message.Position
 	BelowCut bool
-	// Rows lie above Read; Cut says that there may be more of them.
+	// Rows lie above Read; Cut says that there may be more of them, or more below Read where the look stopped there.
 	Rows []Row
 	Cut  bool
+	// Look is how far the claim went, in a store whose looks stop.
+	Look Look
+}
+
+// Look is how far a claim went that passes over rows which may not be sent yet, as it does in a table of the team's own: it
+// stops after so many, however few rows it found. It is the zero Look where it ended at the last row that was wanted.
+type Look struct {
+	// Reached is the last place above Read that was looked at: of that part all rows are in the claim. 0: there was none.
+	Reached message.Position
+	// Stopped is the place after which the next look has to go on, above Read or below it. 0: there was no more.
+	Stopped message.Position
+	// Long says that it passed over so much that the look for all idle lanes would not get to its end.
+	Long bool
 }
 
 // Work is what one look for all idle lanes shows.
@@ -61,7 +76,7 @@ type Work struct {
 	// Server is when the server that answered was started, Running are the transaction ids that were still running.
 	Server  time.Time
 	Running []uint64
-	// Shards have ready rows above their floor, or a key that is due.
+	// Shards have ready rows above their floor, or a key that is due, or are too much for a look.
 	Shards []int16
 }
 

@@ -23,8 +23,8 @@ const defectHeaders = "InvalidHeader"
 const runningSQL = `(SELECT array_agg(t.id::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) t(id))`
 
 // claimSQL reads a lane's window in one snapshot. The first row holds when the server was started, the snapshot's xmin,
-// the transactions that run in it, and the positions between the floor ($2) and what was read ($3); the others are whole
-// rows above it.
+// the transactions that run in it, the positions between the floor ($2) and what was read ($3), and how far a walk went
+// (columnsClaim); the others are whole rows above it.
 //
 // A plain cursor would lose the messages that commit late below it, or send them out of order. So the floor
 // moves only when nothing can appear below it, and what lies between is compared with what the lane has in
@@ -39,11 +39,12 @@ SELECT pg_postmaster_start_time() AS server, pg_snapshot_xmin(pg_current_snapsho
   (SELECT array_agg(b.position ORDER BY b.position) FROM (
     SELECT position FROM {outbox} WHERE shard = $1 AND NOT held AND position > $2 AND position <= $3
     ORDER BY position LIMIT $6) b) AS below,
+  NULL::bigint[] AS look,
   NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
   NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
   NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, NULL, NULL, NULL, r.* FROM (
   SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
     y.aggregate_version, y.destination, y.content_type,
     CASE WHEN y.size <= $5 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
@@ -61,10 +62,13 @@ SELECT NULL, NULL, NULL, NULL, r.* FROM (
 func (s *Store) Claim(ctx context.Context, l lease.Lease, w shard.Window) (shard.Claim, error) {
 	c := shard.Claim{}
 	read := func(rows pgx.Rows) error { return collectClaim(rows, w, s.cfg.Columns != nil, &c) }
-	err := s.pipelined(ctx, func(b *pgx.Batch) {
-		b.Queue(s.sql.claim, l.Shard, int64(w.Floor), int64(w.Read), w.MaxMessages, w.MaxBytes, w.MaxBelow,
-			!s.cfg.Unordered).Query(read)
-	})
+	args := []any{
+		l.Shard, int64(w.Floor), int64(w.Read), w.MaxMessages, w.MaxBytes, w.MaxBelow, !s.cfg.Unordered,
+	}
+	if s.cfg.Columns != nil {
+		args = append(args, int64(w.Next))
+	}
+	err := s.pipelined(ctx, func(b *pgx.Batch) { b.Queue(s.sql.claim, args...).Query(read) })
 	if err != nil {
 		return shard.Claim{}, fmt.Errorf("claim batch: %w", err)
 	}
@@ -105,7 +109,10 @@ func collectClaim(rows pgx.Rows, w shard.Window, partly bool, c *shard.Claim) er
 	if !slices.IsSortedFunc(c.Rows, byPosition) {
 		slices.SortFunc(c.Rows, byPosition)
 	}
-	c.Cut = len(c.Rows) >= w.MaxMessages || bytes >= w.MaxBytes || (partly && len(c.Rows) > 0)
+	if bytes >= w.MaxBytes { // it went further than its rows
+		c.Look = shard.Look{}
+	}
+	c.Cut = len(c.Rows) >= w.MaxMessages || bytes >= w.MaxBytes || (partly && len(c.Rows) > 0) || c.Look.Stopped != 0
 	c.BelowCut = len(c.Below) >= w.MaxBelow
 	return nil
 }
@@ -113,13 +120,14 @@ func collectClaim(rows pgx.Rows, w shard.Window, partly bool, c *shard.Claim) er
 func byPosition(a, b shard.Row) int { return cmp.Compare(a.Position, b.Position) }
 
 // snapshotColumns is the number of a claim's columns that only its first row fills.
-const snapshotColumns = 4
+const snapshotColumns = 5
 
 // readSnapshot reads a claim's first row, whose other columns are empty.
 func readSnapshot(rows pgx.Rows, c *shard.Claim) error {
 	var running, below []int64
+	var look []*int64
 	into := make([]any, snapshotColumns+rowColumns)
-	into[0], into[1], into[2], into[3] = &c.Server, &c.Xmin, &running, &below
+	into[0], into[1], into[2], into[3], into[4] = &c.Server, &c.Xmin, &running, &below, &look
 	if err := rows.Scan(into...); err != nil {
 		return fmt.Errorf("read snapshot: %w", err)
 	}
@@ -128,7 +136,21 @@ func readSnapshot(rows pgx.Rows, c *shard.Claim) error {
 	for i, p := range below {
 		c.Below[i] = message.Position(p)
 	}
+	c.Look = lookOf(look)
 	return nil
+}
+
+// lookOf reads what a claim says of how far it went: the last place above, where it stopped, and its steps.
+func lookOf(said []*int64) shard.Look {
+	var v [3]int64
+	for i := range min(len(said), len(v)) {
+		if said[i] != nil {
+			v[i] = *said[i]
+		}
+	}
+	return shard.Look{
+		Reached: message.Position(v[0]), Stopped: message.Position(v[1]), Long: v[2] >= lookSteps,
+	}
 }
 
 func transactions(ids []int64) []uint64 {

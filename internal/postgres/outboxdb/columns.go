@@ -1,6 +1,7 @@
 package outboxdb
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +22,9 @@ import (
 // there is nothing any more, at those below, from a random one on, so that no key waits for ever behind busier ones.
 //
 // The index of mapped.Table.Index has the rows by place, version and id, so that one probe finds the first row of the
-// next key, however many rows a key has.
+// next key, however many rows a key has. A key whose first row may not be sent yet costs a probe as well, and nothing
+// says how many such keys there are. So a walk has a bound: a claim ends there, says where, and the lane goes on from
+// that place, round and round. An idle lane whose claim was long looks by itself: the common look goes less far.
 
 // firstRow is the row that comes first at the next place above one expression and up to another, if any. It says whether
 // the row may be claimed: its key has no gate and its time has come. $1 is the shard, {by key} whether keys are what
@@ -33,21 +36,44 @@ const firstRow = `
     FROM {outbox} o WHERE {ready} AND {place} > {above} AND {place} <= {upto}
     ORDER BY {place}, {order} LIMIT 1`
 
-// placesSQL walks the places from one expression to another, place by place. Its first step is for each row of from.
+// placesSQL walks the places from one expression to another, place by place, and counts its steps (n) up to a bound. Its
+// first step is for each row of from.
 const placesSQL = `(
-    SELECT h.position, h.id, h.free {from} CROSS JOIN LATERAL ({first row}) h
+    SELECT h.position, h.id, h.free, {counted} + 1 AS n {from} CROSS JOIN LATERAL ({first row}) h
+    WHERE {counted} < {most}
     UNION ALL
-    SELECT h.position, h.id, h.free FROM {walk} p {beside} CROSS JOIN LATERAL ({next row}) h)`
+    SELECT h.position, h.id, h.free, p.n + 1 FROM {walk} p {beside} CROSS JOIN LATERAL ({next row}) h
+    WHERE p.n < {most})`
 
-// walk writes a recursive query that walks places. from is a FROM clause of one row or none, on which above and upto may
-// rest.
-func walk(name, from, beside, above, upto string) string {
-	step := func(above string) string {
-		return strings.NewReplacer("{above}", above, "{upto}", upto).Replace(firstRow)
-	}
-	return name + " AS " + strings.NewReplacer("{walk}", name, "{from}", from, "{beside}", beside,
-		"{first row}", step(above), "{next row}", step("p.position")).Replace(placesSQL)
+// walk is a walk over places.
+type walk struct {
+	name string
+	// from is a FROM clause of one row or none, on which the expressions may rest; beside is what the later steps need of it.
+	from, beside string
+	above, upto  string
+	// counted is how many steps were made before this walk, most is how many may be made with those.
+	counted, most string
 }
+
+// sql is the recursive query.
+func (w walk) sql() string {
+	step := func(above string) string {
+		return strings.NewReplacer("{above}", above, "{upto}", w.upto).Replace(firstRow)
+	}
+	return w.name + " AS " + strings.NewReplacer("{walk}", w.name, "{from}", w.from, "{beside}", w.beside,
+		"{counted}", w.counted, "{most}", w.most,
+		"{first row}", step(w.above), "{next row}", step("p.position")).Replace(placesSQL)
+}
+
+// The bounds of walks, in places.
+const (
+	// claimSteps is how many a claim looks at above what was read, and below it: enough for its rows where three in four
+	// places may not be sent yet, and some 20 to 50 ms with the default batch.
+	claimSteps = `(4 * $4::bigint + 1000)`
+	// lookSteps is how many the common look of idle lanes looks at of each shard: with 64 shards it must still end in time.
+	// A lane whose claim saw as many does not rest on that look.
+	lookSteps = 1000
+)
 
 // shardFrom and shardUpTo bound the places of shard $1.
 const (
@@ -55,25 +81,48 @@ const (
 	shardUpTo = `($1::bigint + 1) * {arc}`
 )
 
-// columnsClaim reads a lane's window in one snapshot, as claimSQL does. xmin is 0: there is no floor to raise.
+// columnsClaim reads a lane's window in one snapshot, as claimSQL does. xmin is 0: there is no floor to raise. What is
+// below is looked at from $8 on where that is a place, else from anywhere, and only when there is nothing above.
+//
+// look is told when neither part has as many rows as were asked for: the last place looked at above, the place where the
+// bound ended the look, and the steps of both. Where a part has them, it was left at the last one: to count its steps
+// would walk on, which is why CASE stands before each count.
 func columnsClaim(t *mapped.Table) string {
-	one := "FROM (SELECT 1) s"
-	return "WITH RECURSIVE " + walk("above", one, "", "greatest($3::bigint, "+shardFrom+")", shardUpTo) + `,
+	above := walk{
+		name: "above", from: "FROM (SELECT 1) s", counted: "0::bigint", most: claimSteps,
+		above: "greatest($3::bigint, " + shardFrom + ")", upto: shardUpTo,
+	}
+	later := walk{
+		name: "later", from: "FROM start s", counted: "0::bigint", most: claimSteps,
+		above: "greatest(s.at, $2::bigint)", upto: "$3::bigint",
+	}
+	earlier := walk{
+		name: "earlier", from: "FROM start s CROSS JOIN (SELECT count(*) AS n FROM later) c", counted: "c.n",
+		beside: "CROSS JOIN start s", most: claimSteps,
+		above: "greatest($2::bigint, " + shardFrom + ")", upto: "least(s.at, $3::bigint)",
+	}
+	return "WITH RECURSIVE " + above.sql() + `,
 found AS MATERIALIZED (SELECT position, id FROM above WHERE free LIMIT $4),
 start AS MATERIALIZED (
-  SELECT ` + shardFrom + ` + floor(random() * {arc})::bigint AS at WHERE NOT EXISTS (SELECT FROM found)),
-` + walk("later", "FROM start s", "", "greatest(s.at, $2::bigint)", "$3::bigint") + `,
-` + walk("earlier", "FROM start s", "CROSS JOIN start s", "greatest($2::bigint, "+shardFrom+")",
-		"least(s.at, $3::bigint)") + `,
+  SELECT CASE WHEN $8::bigint > 0 THEN $8 ELSE ` + shardFrom + ` + floor(random() * {arc})::bigint END AS at
+  WHERE CASE WHEN NOT EXISTS (SELECT FROM found) THEN (SELECT count(*) FROM above) < ` + claimSteps + ` END),
+` + later.sql() + `,
+` + earlier.sql() + `,
 below AS MATERIALIZED (
   SELECT x.position FROM (SELECT position, free FROM later UNION ALL SELECT position, free FROM earlier) x
   WHERE x.free LIMIT $6)
 SELECT pg_postmaster_start_time() AS server, '0'::xid8 AS xmin, NULL::bigint[] AS running, (SELECT array_agg(position) FROM below) AS below,
+  CASE WHEN (SELECT count(*) FROM found) < $4 THEN CASE WHEN (SELECT count(*) FROM below) < $6 THEN ARRAY[
+    (SELECT max(position) FROM above),
+    (SELECT x.position FROM (
+      SELECT position, n FROM above UNION ALL SELECT position, n FROM later UNION ALL SELECT position, n FROM earlier
+    ) x WHERE x.n = ` + claimSteps + `),
+    (SELECT count(*) FROM above) + (SELECT count(*) FROM later) + (SELECT count(*) FROM earlier)] END END AS look,
   NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
   NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
   NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, r.* FROM (` + boundedRows("found n", t.Row("$5::bigint", "false"), "$5::bigint") + `) r`
+SELECT NULL, NULL, NULL, NULL, NULL, r.* FROM (` + boundedRows("found n", t.Row("$5::bigint", "false"), "$5::bigint") + `) r`
 }
 
 // boundedRows are the whole rows of some ids n, in the order of their places, up to the one whose payload reaches the
@@ -116,14 +165,19 @@ WHERE $1::smallint >= 0 AND {id} = ANY($2::uuid[]) AND {unsettled}
 ORDER BY position`
 }
 
-// columnsWaiting finds the shards with a row that may be claimed or a key that is due.
+// columnsWaiting finds the shards with a row that may be claimed or a key that is due, and those that are too much to
+// look at: their lanes look on by themselves.
 func columnsWaiting() string {
-	free := walk("above", "FROM (SELECT 1) x", "", "greatest(s.floor, s.shard::bigint * {arc})",
-		"(s.shard::bigint + 1) * {arc}")
+	steps := strconv.Itoa(lookSteps)
+	free := walk{
+		name: "above", from: "FROM (SELECT 1) x", counted: "0::bigint", most: steps,
+		above: "greatest(s.floor, s.shard::bigint * {arc})", upto: "(s.shard::bigint + 1) * {arc}",
+	}.sql()
+	free = strings.NewReplacer("g.shard = $1", "g.shard = s.shard",
+		"CASE WHEN {by key} THEN {key} ELSE {id}::text END", "{scope}").Replace(free)
 	return `
 SELECT s.shard FROM unnest($1::smallint[], $2::bigint[]) s(shard, floor)
-WHERE EXISTS (WITH RECURSIVE ` + strings.ReplaceAll(strings.ReplaceAll(free, "g.shard = $1", "g.shard = s.shard"),
-		"CASE WHEN {by key} THEN {key} ELSE {id}::text END", "{scope}") + ` SELECT FROM above WHERE free)
+WHERE EXISTS (WITH RECURSIVE ` + free + ` SELECT FROM above WHERE free OR n = ` + steps + `)
    OR EXISTS (SELECT FROM {outbox_gate} g WHERE g.shard = s.shard AND g.due <= statement_timestamp())`
 }
 
