@@ -28,11 +28,11 @@ import (
 
 // firstRow is the row that comes first at the next place above one expression and up to another, if any. It says whether
 // the row may be claimed: its key has no gate and its time has come. $1 is the shard, {by key} whether keys are what
-// waits.
+// waits. (For NOT EXISTS the planner may read all gates into memory, for each claim anew, however many they are.)
 const firstRow = `
-    SELECT {place} AS position, {id} AS id, {due} AND NOT EXISTS (
-      SELECT FROM {outbox_gate} g WHERE g.shard = $1
-        AND g.ordering_key = CASE WHEN {by key} THEN {key} ELSE {id}::text END) AS free
+    SELECT {place} AS position, {id} AS id, {due} AND (
+      SELECT g.shard FROM {outbox_gate} g WHERE g.shard = $1
+        AND g.ordering_key = CASE WHEN {by key} THEN {key} ELSE {id}::text END) IS NULL AS free
     FROM {outbox} o WHERE {ready} AND {place} > {above} AND {place} <= {upto}
     ORDER BY {place}, {order} LIMIT 1`
 

@@ -2,6 +2,7 @@ package outboxdb
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -59,8 +60,11 @@ func (o *outbox) notDue(rows int) {
 
 // planned is a node of a plan that was run.
 type planned struct {
-	Hit  int `json:"Shared Hit Blocks"`
-	Read int `json:"Shared Read Blocks"`
+	Type  string `json:"Node Type"`
+	Table string `json:"Relation Name"`
+	Hit   int    `json:"Shared Hit Blocks"`
+	Read  int    `json:"Shared Read Blocks"`
+	Plans []planned
 }
 
 // plan runs a statement and returns how it was run.
@@ -83,6 +87,12 @@ func (o *outbox) plan(statement string, args ...any) planned {
 
 // pages counts the pages that were looked at.
 func (p planned) pages() int { return p.Hit + p.Read }
+
+// whole says whether a table was read as a whole.
+func (p planned) whole(table string) bool {
+	return p.Type == "Seq Scan" && p.Table == table ||
+		slices.ContainsFunc(p.Plans, func(q planned) bool { return q.whole(table) })
+}
 
 // However many keys may not be sent yet, a claim passes over so many of them and no more, above what was read and below it,
 // and so does the look for idle lanes, which leaves such a shard to its lane.
@@ -199,5 +209,28 @@ func TestNoWriteRaisesTheFloorOfATeamsTable(t *testing.T) {
 	held, err := s.Hold(t.Context(), l, nil)
 	if err != nil || held.Xid != 0 {
 		t.Errorf("Hold() = %+v, %v, want transaction 0", held, err)
+	}
+}
+
+// However many gates there are, a claim and the look for idle lanes ask for one at a time: to read them all into memory is
+// what the planner may do for NOT EXISTS.
+func TestNoLookAtATeamsTableReadsAllGates(t *testing.T) {
+	t.Parallel()
+	o, s := newTeamOutbox(t, testkit.DebeziumTable())
+	o.Exec(`INSERT INTO outboxevent (id, aggregatetype, aggregateid, type, payload)
+		SELECT gen_random_uuid(), 'order', 'down', 'OrderPaid', '{}' FROM generate_series(1, $1) i`, rowsNotDue)
+	o.Exec(`INSERT INTO outboxevent_gate (shard, ordering_key, state, due)
+		SELECT 0, id::text, 'Retry', now() + '1 h' FROM outboxevent`)
+	o.Exec(`ANALYZE outboxevent`)
+	o.Exec(`ANALYZE outboxevent_gate`)
+	claim := o.plan(s.sql.claim, columnsWindow(0, false)...)
+	look := o.plan(s.sql.waiting, []int16{0}, []int64{0})
+	for name, plan := range map[string]planned{"claim": claim, "look for idle lanes": look} {
+		if plan.whole("outboxevent_gate") {
+			t.Errorf("the %s reads all gates", name)
+		}
+	}
+	if most := steps100 * (pagesAStep + 4); claim.pages() > most {
+		t.Errorf("a claim looks at %d pages, want %d at most", claim.pages(), most)
 	}
 }
