@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -91,6 +93,71 @@ func TestSchemaPrint(t *testing.T) {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("print --roles = %d without %s", code, want)
 		}
+	}
+}
+
+// What a team's own table cannot do, and what it costs, is said where it is checked.
+func TestSchemaVerifySaysWhatATeamsTableCannotDo(t *testing.T) {
+	t.Parallel()
+	const million = "with a million of them in a shard a new message is found after up to half a minute, " +
+		"or two while nothing else is sent.\n"
+	cases := map[string]struct {
+		table testkit.TeamTable
+		flags []string
+		want  []string
+	}{
+		"the classic table": {
+			testkit.ClassicTable(),
+			[]string{"--preset", "Postrider", "--table", "outbox_event"},
+			[]string{
+				"Note: Of a key one row is sent at a time: the next one after the one before it is settled.\n",
+				"Note: Looks for messages pass over all keys whose first row may not be sent yet, since its time " +
+					"has not come or the key waits for another try: " + million,
+				"Note: Published rows stay in the table: delete old ones yourself.\n",
+			},
+		},
+		"Debezium's outbox": {
+			testkit.DebeziumTable(),
+			[]string{"--preset", "DebeziumOutbox", "--table", "outboxevent", "--ordering", "None"},
+			[]string{
+				"Note: No order is kept: ordering mode None. Of a key, rows are sent side by side.\n",
+				"Note: Looks for messages pass over all rows that may not be sent yet, " +
+					"since they wait for another try: " + million,
+				"Note: Nothing becomes a dead letter: no status says so (values.failed). ",
+			},
+		},
+		"Open Outbox": {
+			testkit.OpenOutboxTable(),
+			[]string{"--preset", "OpenOutbox", "--table", "openoutbox_events", "--ordering", "None"},
+			[]string{
+				"Note: Looks for messages pass over all rows that may not be sent yet, since their time has not come " +
+					"or they wait for another try: " + million,
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testkit.Postgres(t)
+			db.Exec(tc.table.DDL)
+			index := mapped.Table{
+				Names: postgres.Names{Schema: db.Schema, Outbox: tc.table.Name}, Map: *tc.table.Columns(),
+				Unordered: tc.table.Unordered(),
+			}
+			db.Exec(testkit.IndexSQL(index.Index()))
+			if code, _, stderr := schemaCall(t, db, append([]string{"apply", "outbox"}, tc.flags...)...); code != 0 {
+				t.Fatalf("apply = %d, %q", code, stderr)
+			}
+			code, stdout, stderr := schemaCall(t, db, append([]string{"verify", "outbox"}, tc.flags...)...)
+			if code != 0 {
+				t.Fatalf("verify = %d, %q", code, stderr)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(stdout, want) {
+					t.Errorf("verify does not say %q:\n%s", want, stdout)
+				}
+			}
+		})
 	}
 }
 

@@ -356,6 +356,21 @@ func (t *Table) Writes() []string {
 	return list
 }
 
+// cost says in words what rows that may not be sent yet cost: no index tells them from the others.
+func (t *Table) cost() string {
+	what, waits := "keys whose first row", "the key waits for another try"
+	if t.Unordered {
+		what, waits = "rows that", "they wait for another try"
+		if t.Map.AvailableAt != "" {
+			waits = "their time has not come or " + waits
+		}
+	} else if t.Map.AvailableAt != "" {
+		waits = "its time has not come or " + waits
+	}
+	return "Looks for messages pass over all " + what + " may not be sent yet, since " + waits + ": with a million of " +
+		"them in a shard a new message is found after up to half a minute, or two while nothing else is sent."
+}
+
 // Limits says in words what this table cannot do that an outbox of our own can.
 func (t *Table) Limits() []string {
 	list := []string{
@@ -368,6 +383,7 @@ func (t *Table) Limits() []string {
 	} else {
 		list = append(list, "Of a key one row is sent at a time: the next one after the one before it is settled.")
 	}
+	list = append(list, t.cost())
 	if t.Map.OccurredAt != "" {
 		list = append(list, "A creation time that defaults to now() is when its transaction began, not when it was "+
 			"committed: it tells how old a row is, and orders nothing.")
