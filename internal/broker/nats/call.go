@@ -387,15 +387,20 @@ func (c *call) handleDenied(d *denied) {
 	for i := range c.batch {
 		switch {
 		case c.states[i] == inFlight && c.subjects[i] == d.subject:
-			c.settleLocked(i, broker.Confirmation{
-				Outcome: broker.Ambiguous, Reason: broker.ReasonPermissionDenied,
-				Detail: "the user may not publish to the message's subject",
-			})
+			c.settleLocked(i, c.mayNot(d.subject))
 		case c.states[i] == verifying && d.subject == c.getSubject():
 			c.settleLocked(i, c.unverified(i, broker.ReasonPermissionDenied, "the user may not publish to "+d.subject+
 				", by which a duplicate is looked at: allow it"))
 		}
 	}
+}
+
+// mayNot is for a subject that the user may not publish to. The relay's own is nothing that another row could mend.
+func (c *call) mayNot(subject string) broker.Confirmation {
+	if subject == c.publisher.cfg.Subject {
+		return unavailable(broker.ReasonPermissionDenied, "the user may not publish to nats.subject: allow it")
+	}
+	return broker.Refuse(broker.ReasonPermissionDenied, "the user may not publish to the row's destination")
 }
 
 // settleUnrouted finds out, once for all, why nobody listens on some messages' subjects.

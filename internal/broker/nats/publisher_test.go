@@ -291,6 +291,7 @@ func TestPermissions(t *testing.T) {
 	server := testkit.NATSServer(t, local.NATSConfig{Users: []local.NATSUser{
 		{Name: "admin", Password: "a"},
 		{Name: "narrow", Password: "n", Publish: append([]string{"s.good"}, api...)},
+		{Name: "shut", Password: "s", Publish: append([]string{"s.other"}, api...)},
 		{Name: "deaf", Password: "d", Publish: []string{">"}, Subscribe: []string{"nothing"}},
 		{Name: "blind", Password: "b", Publish: []string{"s.>", "$JS.API.STREAM.INFO.>"}},
 		{Name: "mute", Password: "m", Publish: []string{"s.>"}},
@@ -312,6 +313,16 @@ func TestPermissions(t *testing.T) {
 		want(t, got[1], broker.Ambiguous, broker.ReasonPermissionDenied)
 		want(t, got[2], broker.Unavailable, broker.ReasonNotSent)
 		want(t, got[3], broker.Confirmed, "")
+	})
+	t.Run("no permission on the relay's own subject is the environment's", func(t *testing.T) {
+		t.Parallel()
+		batch := keyed("a", "b", "b", "c")
+		batch[1].Destination = "s.other"
+		got := publish(t, publisher(t, "shut", "s"), batch...)
+		want(t, got[0], broker.Unavailable, broker.ReasonPermissionDenied)
+		want(t, got[1], broker.Confirmed, "")
+		want(t, got[2], broker.Unavailable, broker.ReasonPermissionDenied)
+		want(t, got[3], broker.Unavailable, broker.ReasonPermissionDenied)
 	})
 	t.Run("no permission to hear answers is the environment's", func(t *testing.T) {
 		t.Parallel()
