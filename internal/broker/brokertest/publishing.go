@@ -129,6 +129,47 @@ func restOfKeyWaits(t *testing.T, s *Subject) {
 	}
 }
 
+// acrossDestinations has the broker refuse a key's first message, when those behind it go to destinations that work.
+func acrossDestinations(t *testing.T, s *Subject) {
+	t.Helper()
+	if s.Refusing == nil {
+		return
+	}
+	p := s.Publisher(t)
+	warmUp := Message("warm-up", 1)
+	PublishAll(t, p, warmUp)
+	batch := []message.Message{
+		Message("held", 1), Message("free", 1), Message("held", 2),
+		Message("free", 2), Message("held", 3), Message("free", 3),
+	}
+	batch[0].Destination = s.Refusing(t)
+	batch[3].Destination, batch[4].Destination = s.Allowed, s.Allowed
+	got := publish(t, p, batch...)
+	if got[0].Outcome == broker.Confirmed {
+		t.Errorf("the refused one is confirmed at %s", got[0].Position)
+	}
+	wantOutcome(t, "behind it, to another destination", got[2], broker.Unavailable, broker.ReasonNotSent)
+	wantOutcome(t, "behind both", got[4], broker.Unavailable, broker.ReasonNotSent)
+	free := []message.Message{batch[1], batch[3], batch[5]}
+	PublishAll(t, p, free...) // a transaction goes down with what is refused in it
+	for _, one := range s.Stored(t) {
+		if one.EventID() == batch[2].ID.String() || one.EventID() == batch[4].ID.String() {
+			t.Errorf("a message behind the refused one is at the broker, at %s", one.Destination)
+		}
+	}
+	wantFirst(t, "one beside it", got[1])
+	wantFirst(t, "one beside it, to another destination", got[3])
+	wantFirst(t, "one beside it, behind both", got[5])
+}
+
+// wantFirst checks that a message was confirmed, or not sent.
+func wantFirst(t *testing.T, what string, got broker.Confirmation) {
+	t.Helper()
+	if got.Outcome != broker.Confirmed && got.Reason != broker.ReasonNotSent {
+		t.Errorf("%s: %s %s (%s), want it confirmed or not sent", what, got.Outcome, got.Reason, got.Detail)
+	}
+}
+
 func sentTwice(t *testing.T, s *Subject) {
 	t.Helper()
 	p := s.Publisher(t)

@@ -18,6 +18,8 @@ type Subject struct {
 	Allowed string
 	// Unroutable is a destination that rows may name and that nobody holds; empty where there is no such thing.
 	Unroutable string
+	// Refusing returns a destination that rows may name, and whose messages the broker itself refuses once they are sent.
+	Refusing func(t *testing.T) string
 	// MaxPayload is the largest payload that the broker takes for sure; twice as much is too large.
 	MaxPayload int
 	// Dedupes says that the broker stores a message that is sent again at once only once.
@@ -113,6 +115,7 @@ func RunPublisher(t *testing.T, subject func(t *testing.T) *Subject) {
 		"one refused message leaves its neighbours alone":             refusals,
 		"messages of one key keep their order in a batch":             orderInBatch,
 		"after a refusal the rest of the key is not sent":             restOfKeyWaits,
+		"a key is held together across destinations":                  acrossDestinations,
 		"a message sent twice is confirmed twice":                     sentTwice,
 		"a message sent again on purpose is kept again":               sentAgain,
 		"a lost answer is unknown, and the same id goes again":        lostAnswer,

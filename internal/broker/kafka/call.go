@@ -31,9 +31,10 @@ const (
 type call struct {
 	publisher *Publisher
 	batch     []message.Message
-	fenced    bool          // all that is sent is one transaction
-	over      chan struct{} // closed when all are settled
-	broken    atomic.Bool   // the client is of no more use
+	fenced    bool            // all that is sent is one transaction
+	over      chan struct{}   // closed when all are settled
+	lastCall  <-chan struct{} // closed when nothing more is begun
+	broken    atomic.Bool     // the client is of no more use
 
 	mu        sync.Mutex
 	taken     bool // the caller has the results; nothing more is sent
@@ -41,13 +42,14 @@ type call struct {
 	states    []state
 	results   []broker.Confirmation
 	records   []*kgo.Record
+	sizes     []int // of records
 }
 
 func newCall(p *Publisher, batch []message.Message) *call {
 	return &call{
 		publisher: p, batch: batch, over: make(chan struct{}),
 		states: make([]state, len(batch)), results: make([]broker.Confirmation, len(batch)),
-		records: make([]*kgo.Record, len(batch)),
+		records: make([]*kgo.Record, len(batch)), sizes: make([]int, len(batch)),
 	}
 }
 
@@ -67,25 +69,23 @@ func (c *call) abandon(all broker.Confirmation) []broker.Confirmation {
 // run prepares, sends and settles all messages.
 func (c *call) run(ctx context.Context, with *client) {
 	defer close(c.over)
+	sending, cancel := broker.LastCall(ctx)
+	defer cancel()
+	c.lastCall = sending.Done()
 	c.build()
 	found, err := c.lookUp(ctx, with)
 	if err != nil {
 		c.abandon(unavailable(err))
 		return
 	}
-	c.check(found)
+	c.check(found, c.fit(with, found))
 	if err := c.begin(with); err != nil {
 		c.abandon(unavailable(err))
 		return
 	}
-	before := with.traffic()
-	for i := range c.batch {
-		c.hand(ctx, with, i, before)
-	}
-	if with.Flush(ctx) != nil {
+	if !c.send(ctx, with, found) {
 		return // the deadline: finish gives the rest their words
 	}
-	c.sendAlone(ctx, with)
 	c.commit(ctx, with)
 }
 
@@ -112,6 +112,7 @@ func (c *call) build() {
 			continue
 		}
 		c.records[i] = kafkaRecord(topic, &rec)
+		c.sizes[i] = recordBytes(c.records[i])
 	}
 }
 
@@ -123,21 +124,27 @@ func kafkaRecord(topic string, rec *message.Record) *kgo.Record {
 	return &kgo.Record{Topic: topic, Key: rec.Key, Value: rec.Body, Headers: headers}
 }
 
-// lookUp makes sure that all topics of the call have been looked at.
+// lookUp makes sure that all topics of the call have been looked at: again where one is known to take less than a record
+// of the call, as its setting may have been raised since.
 func (c *call) lookUp(ctx context.Context, with *client) (map[string]topic, error) {
 	found := make(map[string]topic)
 	var unknown []string
-	for _, record := range c.records {
+	now := with.now()
+	for i, record := range c.records {
 		if record == nil {
 			continue
 		}
 		name := record.Topic
-		if _, seen := found[name]; seen {
-			continue
+		known, seen := found[name]
+		if !seen {
+			var ok bool
+			if known, ok = c.publisher.topics.get(name); !ok {
+				unknown = append(unknown, name)
+			}
+			found[name] = known
 		}
-		known, ok := c.publisher.topics.get(name)
-		if found[name] = known; !ok {
-			unknown = append(unknown, name)
+		if known.refuses(c.sizes[i]) && known.old(now) {
+			unknown, found[name] = append(unknown, name), topic{}
 		}
 	}
 	if len(unknown) == 0 {
@@ -152,8 +159,38 @@ func (c *call) lookUp(ctx context.Context, with *client) (map[string]topic, erro
 	return found, nil
 }
 
-// check settles what a look at the topics decides, and what comes behind a refused message of its key.
-func (c *call) check(found map[string]topic) {
+// fit sees to it that the client's batches are as large as the topics take. It returns the bounds of those that take more
+// than the client does. A client that goes by what has changed is dropped after the call.
+func (c *call) fit(with *client, found map[string]topic) map[string]int {
+	var narrow map[string]int
+	for name, one := range found {
+		if one.err != nil {
+			continue
+		}
+		takes := one.batchBytes()
+		bound := with.limits.allow(name, takes)
+		if bound != takes && one.maxBytes > 0 {
+			c.outdated(name, takes)
+		}
+		if bound < takes {
+			if narrow == nil {
+				narrow = make(map[string]int)
+			}
+			narrow[name] = bound
+		}
+	}
+	return narrow
+}
+
+// outdated drops the clients that go by another bound than the topic's: this one after the call.
+func (c *call) outdated(name string, takes int) {
+	c.broken.Store(true)
+	c.publisher.dropOlder(name, takes)
+}
+
+// check settles what a look at the topics decides, and what comes behind a refused message of its key. Narrow are the
+// topics that take more than the client does.
+func (c *call) check(found map[string]topic, narrow map[string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cut := make(map[string]bool)
@@ -164,8 +201,14 @@ func (c *call) check(found map[string]topic) {
 			continue
 		}
 		if c.states[i] == waiting {
-			if refusal, ok := c.refusal(c.records[i], found[c.records[i].Topic]); ok {
+			name := c.records[i].Topic
+			if refusal, ok := c.refusal(i, found[name]); ok {
 				c.settleLocked(i, refusal)
+			} else if bound, ok := narrow[name]; ok && c.sizes[i] > bound {
+				t := found[name]
+				c.outdated(name, t.batchBytes())
+				c.settleLocked(i, broker.Postpone(broker.ReasonNotSent,
+					"the topic takes larger records than it did: the next connection sends it"))
 			}
 		}
 		if c.states[i] == settled {
@@ -177,12 +220,13 @@ func (c *call) check(found map[string]topic) {
 func (c *call) ordered() bool { return !c.publisher.publish.Unordered }
 
 // refusal says why a record cannot be written to its topic as that is.
-func (c *call) refusal(record *kgo.Record, t topic) (broker.Confirmation, bool) {
+func (c *call) refusal(i int, t topic) (broker.Confirmation, bool) {
 	if t.err != nil {
+		record := c.records[i]
 		return answerTo(t.err, record.Topic, c.fallback(record)).confirmation, true
 	}
-	if size := recordBytes(record); size > t.maxBytes {
-		return broker.Reject(broker.ReasonTooLarge, "the record with its headers is "+strconv.Itoa(size)+
+	if t.refuses(c.sizes[i]) {
+		return broker.Reject(broker.ReasonTooLarge, "the record with its headers is "+strconv.Itoa(c.sizes[i])+
 			" bytes, the topic's max.message.bytes is "+strconv.Itoa(t.maxBytes)), true
 	}
 	return broker.Confirmation{}, false
@@ -243,6 +287,9 @@ func (c *call) told(with *client, i int, record *kgo.Record, err error, before t
 		c.broken.Store(true)
 	}
 	got := answerTo(err, record.Topic, c.fallback(record))
+	if got.confirmation.Reason == broker.ReasonTooLarge { // the look says otherwise
+		c.publisher.topics.doubt(record.Topic, with.now())
+	}
 	if got.shared {
 		c.states[i], c.results[i] = again, got.confirmation
 		return
@@ -272,40 +319,6 @@ func unsent(with *client, before traffic) broker.Confirmation {
 	return broker.Postpone(broker.ReasonUnreachable, "the brokers of the messages' partitions are not reachable")
 }
 
-// sendAlone sends what was refused with others again, one at a time: the one that is meant is refused again.
-func (c *call) sendAlone(ctx context.Context, with *client) {
-	cut := make(map[string]bool)
-	for i := range c.batch {
-		c.mu.Lock()
-		key, st, outcome := c.batch[i].OrderingKey, c.states[i], c.results[i].Outcome
-		if st == again && cut[key] && c.ordered() {
-			c.settleLocked(i, broker.Behind())
-			st = settled
-		}
-		c.mu.Unlock()
-		if st == again {
-			c.hand(ctx, with, i, with.traffic())
-			if with.Flush(ctx) != nil {
-				return
-			}
-			outcome = c.alone(i)
-		}
-		if outcome != broker.Confirmed {
-			cut[key] = true
-		}
-	}
-}
-
-// alone settles a message that was sent alone with what it was told.
-func (c *call) alone(i int) broker.Outcome {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.states[i] == again {
-		c.settleLocked(i, c.results[i])
-	}
-	return c.results[i].Outcome
-}
-
 // settleLocked gives a message its confirmation. The lock is held.
 func (c *call) settleLocked(i int, r broker.Confirmation) {
 	if !c.taken {
@@ -332,7 +345,8 @@ func (c *call) ended() bool {
 // failed says whether the environment refused something.
 func (c *call) failed() bool {
 	for i := range c.results {
-		if o := c.results[i].Outcome; o == broker.Unavailable || o == broker.Unknown {
+		r := &c.results[i]
+		if r.Outcome == broker.Unknown || r.Outcome == broker.Unavailable && r.Reason != broker.ReasonNotSent {
 			return true
 		}
 	}

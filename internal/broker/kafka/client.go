@@ -35,7 +35,9 @@ const (
 type client struct {
 	*kgo.Client
 
+	now      func() time.Time
 	dial     *dialer
+	limits   *limits      // nil where it sends nothing
 	produced atomic.Int64 // produce requests that were begun to be written
 	closing  sync.Once
 	answered atomic.Int64 // produce requests that were answered
@@ -55,7 +57,7 @@ func newClient(cfg Config, options ...kgo.Opt) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{}
+	c := &client{now: time.Now}
 	c.dial = &dialer{cfg: cfg, open: make(map[*counted]struct{}), produced: &c.produced}
 	all := append([]kgo.Opt{
 		kgo.SeedBrokers(seeds...), kgo.ClientID(cfg.Name), kgo.Dialer(c.dial.dial), kgo.WithHooks(answers{c}),

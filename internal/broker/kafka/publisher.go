@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -36,9 +37,10 @@ const maxIdle = 16
 // Publisher is a broker.Publisher to one cluster. It is safe for concurrent use; the caller never has messages of one
 // key in two calls at once.
 //
-// Each Publish has a client of the library to itself, and hands over the whole batch before anything is sent. A record
-// that the broker refuses takes those down that wait for the same partition: that way they are all of this batch, none
-// is sent behind it, and what gets no answer is cut off without touching what others have under way.
+// Each Publish has a client of the library to itself, and hands over the whole batch before anything is sent; where a key
+// goes to several topics, what may go together (see call.turn). A record that the broker refuses takes those down that
+// wait for the same partition: that way they are all of this batch, none is sent behind it, and what gets no answer is cut
+// off without touching what others have under way.
 type Publisher struct {
 	cfg          Config
 	publish      PublisherConfig
@@ -123,6 +125,7 @@ func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	bounds := newLimits()
 	c, err := newClient(p.cfg, append([]kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(compression),
@@ -131,7 +134,7 @@ func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 		kgo.MaxBufferedRecords(1 << 20),
 		kgo.RecordRetries(recordTries),
 		kgo.UnknownTopicRetries(1),
-		kgo.ProducerBatchMaxBytesFn(p.batchBytes),
+		kgo.ProducerBatchMaxBytesFn(bounds.tell),
 		// Else the library begins anew by itself where the broker has forgotten the producer, sends all again in silence,
 		// and where that goes on tells of tries and not of their cause.
 		kgo.StopProducerOnDataLossDetected(),
@@ -139,6 +142,7 @@ func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.limits = bounds
 	p.all[c] = struct{}{}
 	return c, nil
 }
@@ -155,13 +159,17 @@ func (p *Publisher) dropLocked(c *client) {
 	c.close()
 }
 
-// batchBytes bounds a batch to a topic. The library asks when it meets the topic, which is after our look at it.
-func (p *Publisher) batchBytes(name string) int32 {
-	const least, most = 512, 1 << 30 // what the library takes
-	if t, ok := p.topics.get(name); ok {
-		return int32(min(max(t.maxBytes, least), most))
-	}
-	return assumedMaxBytes
+// dropOlder cuts off the clients that nobody uses and that go by another bound of batches to the topic.
+func (p *Publisher) dropOlder(name string, takes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = slices.DeleteFunc(p.idle, func(c *client) bool {
+		older := c.limits.allow(name, takes) != takes
+		if older {
+			p.dropLocked(c)
+		}
+		return older
+	})
 }
 
 // give keeps a client that has nothing under way for the next Publish.

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -245,29 +244,20 @@ func TestTheUnitsAreListedWhereRowsNameNoTopics(t *testing.T) {
 func TestARecordThatIsTooLargeIsFoundAmongItsNeighbours(t *testing.T) {
 	t.Parallel()
 	server := testkit.Kafka(t)
-	topic := server.Topic(1, nil)
-	p := newPublisher(t, testConfig(server, nil), PublisherConfig{Topic: topic})
+	name := server.Topic(1, nil)
+	p := newPublisher(t, testConfig(server, nil), PublisherConfig{Topic: name})
 	want(t, "before", publish(t, p, brokertest.Message("first", 1))[0], broker.Confirmed, "")
-	limit := "1500"
-	if _, err := server.Admin().AlterTopicConfigs(t.Context(),
-		[]kadm.AlterConfig{{Name: settingMaxBytes, Value: &limit}}, topic); err != nil {
-		t.Fatal(err)
-	}
-	large := func(key string, version int64) message.Message {
-		m := brokertest.Message(key, version)
-		m.Payload = make([]byte, 4000)
-		m.Size = len(m.Payload)
-		return m
-	}
+	setMaxBytes(t, server, name, "1500")
 	// The broker takes a new setting a moment after it has answered.
 	testkit.Eventually(t, answerTime, "the smaller limit holds", func() bool {
-		return publish(t, p, large("probe", 1))[0].Reason == broker.ReasonTooLarge
+		return publish(t, p, sized("probe", 1, 4000))[0].Reason == broker.ReasonTooLarge
 	})
+	p.topics.keep(map[string]topic{name: {maxBytes: assumedMaxBytes, partitions: 1}}) // as it was before
 	var batch []message.Message
 	for version := range int64(8) {
 		batch = append(batch, brokertest.Message("a", version+1), brokertest.Message("b", version+1))
 	}
-	batch[5] = large("b", 3)
+	batch[5] = sized("b", 3, 4000)
 	for i, got := range publish(t, p, batch...) {
 		switch {
 		case i == 5:
@@ -277,6 +267,11 @@ func TestARecordThatIsTooLargeIsFoundAmongItsNeighbours(t *testing.T) {
 		default:
 			want(t, "a neighbour", got, broker.Confirmed, "")
 		}
+	}
+	again := publish(t, p, batch[5])[0]
+	want(t, "the large one again", again, broker.Rejected, broker.ReasonTooLarge)
+	if !strings.Contains(again.Detail, "is 1500") {
+		t.Errorf("the topic was not looked at again: %q", again.Detail)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/brokertest"
@@ -68,13 +69,23 @@ func newSubject(t *testing.T) *brokertest.Subject {
 	server.CreateTopic(allowed, 1, nil)
 	proxy := testkit.Proxy(t, server.Addr())
 	cfg := testConfig(server, proxy)
+	var made *Publisher
 	formatted := func(t *testing.T, format message.Format) broker.Publisher {
 		t.Helper()
-		return newPublisher(t, cfg, PublisherConfig{Topic: events, Allowed: []string{events + ".*"}, Format: format})
+		made = newPublisher(t, cfg, PublisherConfig{Topic: events, Allowed: []string{events + ".*"}, Format: format})
+		return made
 	}
 	s := &brokertest.Subject{
 		Allowed:    allowed,
 		Unroutable: events + ".nobody",
+		Refusing: func(t *testing.T) string {
+			t.Helper()
+			name := events + ".tiny"
+			server.CreateTopic(name, 1, map[string]string{settingMaxBytes: "200"})
+			// Else we refuse what the broker is to refuse.
+			made.topics.keep(map[string]topic{name: {at: time.Now(), maxBytes: 1 << 20, partitions: 1}})
+			return name
+		},
 		MaxPayload: 1 << 19,
 		Resends:    true,
 		Publisher:  func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },

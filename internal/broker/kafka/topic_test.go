@@ -53,6 +53,12 @@ func TestTopicsThatMayNotBeWrittenAreToldApart(t *testing.T) {
 	}
 	want(t, "beside it", got[3], broker.Confirmed, "")
 
+	p.topics.forget() // as a failure elsewhere does
+	got = publish(t, p, batch...)
+	want(t, "to the relay's topic at a new look", got[0], broker.Confirmed, "")
+	want(t, "to the row's topic at a new look", got[1], broker.Ambiguous, broker.ReasonPermissionDenied)
+	want(t, "beside it at a new look", got[3], broker.Confirmed, "")
+
 	deny(t, server, kadm.NewACLs().Topics(own), kadm.OpWrite)
 	got = awaitAnswer(0, broker.Unavailable)
 	for i, at := range []int{0, 3} {

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/postrider/postrider/internal/broker"
 )
@@ -17,8 +17,10 @@ import (
 const (
 	lookTimeout = 5 * time.Second
 
-	// assumedMaxBytes bounds a record where the topic's own bound is not to be seen: Kafka's default for it.
+	// assumedMaxBytes bounds what is sent together where the topic's own bound is not to be seen: Kafka's default for it.
 	assumedMaxBytes = 1048588
+	// believed is how long a refusal may go by a look at the topic. It bounds the looks of a stream of large messages.
+	believed = time.Second
 
 	settingMaxBytes = "max.message.bytes"
 	settingMinISR   = "min.insync.replicas"
@@ -29,14 +31,24 @@ const (
 type topic struct {
 	// err is why nothing can be written to it: an error of package kerr.
 	err error
-	// maxBytes bounds a record with its headers.
+	// at is when the look was.
+	at time.Time
+	// maxBytes bounds a record with its headers; 0 where that is not to be seen, and the broker alone can tell.
 	maxBytes int
+	// unread says that the settings could not be read this time, and perhaps can the next.
+	unread bool
 	// partitions is how many it has; 0 where that is not to be seen.
 	partitions int
 	// copies and minISR are its replicas and how many have to have a record; 0 where that is not to be seen.
 	copies, minISR int
 	cleanup        string
 }
+
+// refuses says whether the topic, as the look has shown it, does not take a record of the size.
+func (t *topic) refuses(size int) bool { return t.maxBytes > 0 && size > t.maxBytes }
+
+// old says whether a refusal must not go by the look: the setting may be another one by now.
+func (t *topic) old(now time.Time) bool { return now.Sub(t.at) >= believed }
 
 // topics remembers what a look at topics has shown.
 type topics struct {
@@ -62,6 +74,16 @@ func (t *topics) forget() {
 	clear(t.known)
 }
 
+// doubt has a topic looked at again of which the broker says that it takes less than was seen, unless the look was just
+// now.
+func (t *topics) doubt(name string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if one, ok := t.known[name]; ok && one.old(now) {
+		delete(t.known, name)
+	}
+}
+
 // wrote notes where a record was kept. The library learns by itself that a topic has more partitions than it had: then
 // it is looked at again, so that its new partitions become units.
 func (t *topics) wrote(name string, partition int32) {
@@ -78,7 +100,8 @@ func (t *topics) wrote(name string, partition int32) {
 // maxKnownTopics bounds the memory: rows may name many.
 const maxKnownTopics = 4096
 
-// keep remembers topics that can be written to. What is wrong with one is looked at again each time: it may be mended.
+// keep remembers topics that can be written to. What is wrong with one, or could not be read, is looked at again each
+// time: it may be mended.
 func (t *topics) keep(found map[string]topic) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +112,9 @@ func (t *topics) keep(found map[string]topic) {
 		if one.err != nil {
 			continue
 		}
-		t.known[name] = one
+		if t.known[name] = one; one.unread {
+			delete(t.known, name)
+		}
 		if len(t.units[name]) != one.partitions {
 			t.units[name] = unitsOf(name, one.partitions)
 		}
@@ -112,66 +137,93 @@ func (t *topics) partitions(name string) []string {
 	return t.units[name]
 }
 
-// look asks the cluster for topics. An error is *broker.Error and says that it did not answer.
+// look asks the cluster for topics. An error is *broker.Error and says that it did not answer. It asks in the library's
+// requests and not by its helpers (kadm): those tell nothing of any topic where one of them may not be seen.
 func (c *client) look(ctx context.Context, names ...string) (map[string]topic, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	admin := kadm.NewClient(c.Client)
-	details, err := admin.ListTopics(ctx, names...)
+	now := c.now()
+	req := kmsg.NewPtrMetadataRequest()
+	found := make(map[string]topic, len(names))
+	for _, name := range names {
+		found[name] = topic{err: kerr.UnknownTopicOrPartition, at: now}
+		one := kmsg.NewMetadataRequestTopic()
+		one.Topic = new(name)
+		req.Topics = append(req.Topics, one)
+	}
+	answer, err := c.RequestCachedMetadata(ctx, req, 0)
 	if err != nil {
 		return nil, stateError(c.dial, "look up topics "+strings.Join(names, ", "), err)
 	}
-	found := make(map[string]topic, len(names))
-	for _, name := range names {
-		one := topic{err: kerr.UnknownTopicOrPartition, maxBytes: assumedMaxBytes}
-		if detail, ok := details[name]; ok {
-			one.err = detail.Err
-			one.partitions = len(detail.Partitions)
-			one.copies = detail.Partitions.NumReplicas()
+	for i := range answer.Topics {
+		detail := &answer.Topics[i]
+		if detail.Topic == nil {
+			continue
 		}
-		found[name] = one
+		one := topic{err: kerr.ErrorForCode(detail.ErrorCode), at: now, partitions: len(detail.Partitions)}
+		if one.partitions > 0 {
+			one.copies = len(detail.Partitions[0].Replicas)
+		}
+		found[*detail.Topic] = one
 	}
-	c.addSettings(ctx, admin, found)
+	c.addSettings(ctx, found)
 	return found, nil
 }
 
-// addSettings adds what the topics' settings say. Without the right to see them, Kafka's defaults are assumed.
-func (c *client) addSettings(ctx context.Context, admin *kadm.Client, found map[string]topic) {
-	var names []string
+// addSettings adds what the topics' settings say.
+func (c *client) addSettings(ctx context.Context, found map[string]topic) {
+	req := kmsg.NewPtrDescribeConfigsRequest()
 	for name, one := range found {
-		if one.err == nil {
-			names = append(names, name)
+		if one.err != nil {
+			continue
 		}
+		one.unread = true
+		found[name] = one
+		resource := kmsg.NewDescribeConfigsRequestResource()
+		resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeTopic, name
+		resource.ConfigNames = []string{settingMaxBytes, settingMinISR, settingCleanup}
+		req.Resources = append(req.Resources, resource)
 	}
-	if len(names) == 0 {
+	if len(req.Resources) == 0 {
 		return
 	}
-	settings, err := admin.DescribeTopicConfigs(ctx, names...)
+	settings, err := req.RequestWith(ctx, c.Client)
 	if err != nil {
 		return
 	}
-	for _, resource := range settings {
-		one, ok := found[resource.Name]
-		if !ok || resource.Err != nil {
+	for i := range settings.Resources {
+		resource := &settings.Resources[i]
+		if one, ok := found[resource.ResourceName]; ok {
+			found[resource.ResourceName] = one.with(resource)
+		}
+	}
+}
+
+// with returns the topic with what its settings say. That the user has no right to see them is an answer too.
+func (t topic) with(settings *kmsg.DescribeConfigsResponseResource) topic {
+	err := kerr.ErrorForCode(settings.ErrorCode)
+	t.unread = err != nil && !errors.Is(err, kerr.TopicAuthorizationFailed)
+	if err != nil {
+		return t
+	}
+	for _, setting := range settings.Configs {
+		if setting.Value == nil {
 			continue
 		}
-		for _, setting := range resource.Configs {
-			value := setting.MaybeValue()
-			switch setting.Key {
-			case settingMaxBytes:
-				if n, err := strconv.Atoi(value); err == nil && n > 0 {
-					one.maxBytes = n
-				}
-			case settingMinISR:
-				if n, err := strconv.Atoi(value); err == nil {
-					one.minISR = n
-				}
-			case settingCleanup:
-				one.cleanup = value
+		switch setting.Name {
+		case settingMaxBytes:
+			if n, err := strconv.Atoi(*setting.Value); err == nil && n > 0 {
+				t.maxBytes = n
 			}
+		case settingMinISR:
+			if n, err := strconv.Atoi(*setting.Value); err == nil {
+				t.minISR = n
+			}
+		case settingCleanup:
+			t.cleanup = *setting.Value
 		}
-		found[resource.Name] = one
 	}
+	return t
 }
 
 // usable says why nothing can be written to the relay's own topic. The error is *broker.Error.
