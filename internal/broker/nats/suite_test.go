@@ -122,6 +122,7 @@ func newSubject(t *testing.T) *brokertest.Subject {
 	}
 	s := &brokertest.Subject{
 		Allowed: stream.Subject("eu"), Unroutable: "nobody." + stream.Name, MaxPayload: 1 << 19, Dedupes: true,
+		Refusing:  func(*testing.T) string { return "nobody." + stream.Name },
 		Publisher: func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
 		Formatted: formatted,
 		Receiver: func(t *testing.T, durable string, prefetch int) brokertest.Receiver {

@@ -119,6 +119,7 @@ func newSubject(t *testing.T) (*brokertest.Subject, *testkit.RabbitBroker, Confi
 	s := &brokertest.Subject{
 		Allowed:    "orders.eu",
 		Unroutable: "nobody.eu",
+		Refusing:   func(*testing.T) string { return "nobody.eu" },
 		MaxPayload: 1 << 20,
 		Publisher:  func(t *testing.T) broker.Publisher { t.Helper(); return formatted(t, message.Native) },
 		Formatted:  formatted,
