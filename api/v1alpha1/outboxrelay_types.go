@@ -379,8 +379,8 @@ type Batch struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxMessages int32 `json:"maxMessages,omitempty"`
 
-	// maxBytes is the largest sum of payloads in a batch, 1Ki to 64Mi. A single payload above it is refused without
-	// being loaded. A change is taken over live. Defaults to 4Mi.
+	// maxBytes is the largest sum of payloads and headers in a batch, 1Ki to 64Mi. A single payload above it is refused
+	// without being loaded. A change is taken over live. Defaults to 4Mi.
 	// +optional
 	// +kubebuilder:default="4Mi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Ki')) >= 0 && quantity(string(self)).compareTo(quantity('64Mi')) <= 0",message="must be 1Ki to 64Mi"

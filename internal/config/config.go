@@ -230,7 +230,7 @@ type Binding struct {
 type Batch struct {
 	// MaxMessages bounds a batch by number.
 	MaxMessages int32 `json:"maxMessages"`
-	// MaxBytes bounds a batch by payload, and the payload of a single message.
+	// MaxBytes bounds a batch by payloads and headers, and the payload of a single message.
 	MaxBytes int64 `json:"maxBytes"`
 	// PollInterval is how often an idle lane looks.
 	PollInterval Duration `json:"pollInterval"`

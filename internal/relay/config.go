@@ -61,7 +61,7 @@ type Config struct {
 
 // Batch bounds what a lane reads and sends at once.
 type Batch struct {
-	// MaxMessages bounds the messages; MaxBytes the sum of their payloads, and each payload.
+	// MaxMessages bounds the messages; MaxBytes the sum of their payloads and headers, and each payload.
 	MaxMessages int
 	MaxBytes    int64
 	// PollInterval is the shortest time between two looks of a relay that has nothing to do; the longest is

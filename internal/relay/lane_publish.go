@@ -235,7 +235,7 @@ func (l *lane) deadline(now time.Time) (time.Time, bool) {
 func (l *lane) publish(
 	ctx context.Context, now, deadline time.Time, rows []shard.Row, then func(answered time.Time, b *batch),
 ) {
-	l.publishing, l.carried = true, payloadBytes(rows)
+	l.publishing, l.carried = true, carriedBytes(rows)
 	cfg := l.r.config()
 	held := broker.Fence{Shard: l.lease.Shard, Term: l.lease.Term}
 	l.call(callPublish, deadline.Sub(now)+cfg.QueryTimeout, func() func(time.Time) {
@@ -283,9 +283,13 @@ func (l *lane) tried() {
 	l.r.nudge()
 }
 
-func payloadBytes(rows []shard.Row) (sum int64) {
+// carriedBytes is what rows have in memory of what a batch is bounded by.
+func carriedBytes(rows []shard.Row) (sum int64) {
 	for i := range rows {
 		sum += int64(len(rows[i].Payload))
+		if rows[i].Headers != nil {
+			sum += int64(rows[i].HeadersSize)
+		}
 	}
 	return sum
 }

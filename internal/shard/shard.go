@@ -1,7 +1,7 @@
 // Package shard holds the words in which a relay and the store of its outbox speak about one shard: the
 // window a lane reads, the rows it claims, what a settle moved, which keys wait.
 //
-// It exists so that the relay knows no SQL and the store knows no broker. It holds structs only.
+// It exists so that the relay knows no SQL and the store knows no broker. It holds structs, and no logic but a sum.
 package shard
 
 import (
@@ -17,8 +17,8 @@ type Window struct {
 	// Read is the highest position the lane has read. Between Floor and Read the answer holds positions only,
 	// above it whole rows.
 	Read message.Position
-	// MaxMessages bounds the whole rows, MaxBytes the sum of their payloads: the row that reaches it is the
-	// last one. A payload that is larger than MaxBytes by itself is not loaded.
+	// MaxMessages bounds the whole rows, MaxBytes the sum of their payloads and headers: the row that reaches it is the
+	// last one. A payload that is larger than MaxBytes by itself is not loaded, nor are headers no record could carry.
 	MaxMessages int
 	MaxBytes    int64
 	// MaxBelow bounds the positions.
@@ -36,12 +36,17 @@ type Row struct {
 	Expired bool
 	// Defect is why the row can never become a message, such as "InvalidHeader"; empty for a sound row.
 	Defect string
+	// HeadersSize is what the headers count for in a batch, beside the payload's Size, loaded or not.
+	HeadersSize int
 	// Failed says that the message has failed before, SinceFailed how long ago by the database's clock, and FailingFor
 	// for how long it has been failing as far as that counts against its budget. They are read with held rows only.
 	Failed      bool
 	SinceFailed time.Duration
 	FailingFor  time.Duration
 }
+
+// Bytes is what the row counts for in a batch.
+func (r *Row) Bytes() int64 { return int64(r.Size) + int64(r.HeadersSize) }
 
 // Claim is what one snapshot of the database showed of a window, in position order.
 type Claim struct {
@@ -140,7 +145,7 @@ type Delay struct {
 	Wait time.Duration
 }
 
-// Head is one of the first held rows of a key, without its payload.
+// Head is one of the first held rows of a key, without its payload. Size is what it counts for in a batch.
 type Head struct {
 	ID       message.ID
 	Size     int

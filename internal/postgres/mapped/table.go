@@ -145,7 +145,7 @@ func (t *Table) version() string {
 //	{id} {key} {scope} {version} {order}  the row's id, key, what waits together, its number, the order in a key
 //	{place} {place of x}                  the row's place on the ring of hashed keys; that of a text
 //	{ready} {unsettled} {due}             whether the row may be claimed, is not settled, may be sent by now
-//	{size}                                the payload's size in bytes
+//	{size}                                what the row counts for in a batch, in bytes
 //	{created}                             when the row was written, as far as it says
 //	{shard} {arc}                         the row's shard; the number of places of a shard
 //
@@ -179,16 +179,17 @@ func (t *Table) created(otherwise string) string {
 }
 
 // Row lists what a claim reads of the row o and of f, what is known of its failures. A payload above the bound, an
-// expression, is not loaded. gated is true or false.
+// expression, is not loaded, nor are headers above HeadersBound. gated is true or false.
 func (t *Table) Row(bound, gated string) string {
 	size, payload := t.payload()
 	return strings.Join([]string{
-		"{place} AS position", "{id} AS event_id", t.eventType() + " AS event_type", "1 AS schema_version",
+		"{place} AS position", "{id} AS event_id", Short(t.eventType()) + " AS event_type", "1 AS schema_version",
 		"coalesce((SELECT w.source FROM {outbox_owner} w), " + literal(t.Relay) + ") AS source",
 		"{key} AS ordering_key", "{version} AS aggregate_version",
-		textOr(t.Map.Destination, "''") + " AS destination", t.contentType() + " AS content_type",
+		Short(textOr(t.Map.Destination, "''")) + " AS destination", Short(t.contentType()) + " AS content_type",
 		"CASE WHEN " + size + " <= " + bound + " THEN " + payload + " END AS payload", size + " AS size",
-		t.headers() + " AS headers", text(t.Map.Traceparent, "NULL::text") + " AS traceparent",
+		t.headers() + " AS headers", t.headersSize() + " AS headers_size",
+		Short(text(t.Map.Traceparent, "NULL::text")) + " AS traceparent",
 		t.created("statement_timestamp()") + " AS occurred_at",
 		"coalesce(f.attempts, 0)::smallint AS attempts", "coalesce(f.unknowns, 0)::smallint AS unknowns",
 		"NULL::bigint AS republish_id", "false AS expired", gated + " AS gated",
@@ -210,7 +211,7 @@ func (t *Table) payload() (size, bytes string) {
 
 func (t *Table) size() string {
 	size, _ := t.payload()
-	return size
+	return size + " + " + t.headersSize()
 }
 
 func (t *Table) contentType() string {
@@ -228,16 +229,27 @@ func (t *Table) eventType() string {
 	return textOr(t.Map.Destination, literal(t.Names.Outbox))
 }
 
+// headersSize is what the row's headers count for in a batch.
+func (t *Table) headersSize() string {
+	if t.Map.Headers == "" {
+		return "0"
+	}
+	return HeadersSize(column(t.Map.Headers))
+}
+
 // headers turns a JSON object into texts by names that records carry: lower case, with - for _. What is no object is
-// left as it is, and found to be none.
+// left as it is, and found to be none. The length of the text is bounded first: what a few bytes stand for would not fit
+// into an object of texts.
 func (t *Table) headers() string {
 	if t.Map.Headers == "" {
-		return "NULL::jsonb"
+		return "NULL::bytea"
 	}
-	h := column(t.Map.Headers) + "::jsonb"
-	return "CASE WHEN jsonb_typeof(" + h + ") = 'object' THEN (SELECT jsonb_object_agg(" +
-		"lower(replace(e.key, '_', '-')), e.value #>> '{}') FROM jsonb_each(" + h + ") e" +
-		" WHERE e.value <> 'null') ELSE " + h + " END"
+	h := column(t.Map.Headers)
+	object := "CASE WHEN octet_length(" + h + "::text) > " + headersBound + " THEN '0'::jsonb WHEN jsonb_typeof(" + h +
+		"::jsonb) = 'object' THEN (SELECT jsonb_object_agg(" +
+		"lower(replace(e.key, '_', '-')), e.value #>> '{}') FROM jsonb_each(" + h + "::jsonb) e" +
+		" WHERE e.value <> 'null') ELSE " + h + "::jsonb END"
+	return ReadHeaders("("+object+")", t.headersSize())
 }
 
 // Settled is what a settle writes into the row.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/internal/lease"
 	"github.com/postrider/postrider/internal/postgres"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/internal/shard"
 )
 
@@ -23,8 +24,9 @@ const digestSQL = `CASE WHEN octet_length(o.payload) <= 268435456 THEN sha256(
 //
 // A row that has a place in its key's order either blocks the key or, where $8 says that keys go on, leaves a marker at
 // its place: consumers that compare versions would wait for the version for ever. A dead letter that was replayed and
-// failed again is the same dead letter. A marker that fails is dropped.
-const burySQL = `
+// failed again is the same dead letter. A marker that fails is dropped. Of a source that is too long for the index only
+// the beginning is kept.
+var burySQL = `
 WITH gone AS (
   DELETE FROM {outbox} o
   USING unnest($2::uuid[], $3::smallint[], $4::text[], $5::text[]) u(id, attempts, code, detail)
@@ -47,7 +49,7 @@ WITH gone AS (
     aggregate_version, destination, position, expires_at, raw_key, raw_body, raw_headers, content_type, traceparent,
     occurred_at, source_position, payload_digest, reason, error_detail, attempts, first_failed_at, last_failed_at,
     blocks_key)
-  SELECT 'Relay', $6, r.source, r.event_id::text, r.event_type, r.schema_version, r.ordering_key,
+  SELECT 'Relay', $6, ` + mapped.Short("r.source") + `, r.event_id::text, r.event_type, r.schema_version, r.ordering_key,
     r.aggregate_version, r.destination, r.position, r.expires_at, convert_to(r.ordering_key, 'UTF8'), r.payload,
     convert_to(r.headers::text, 'UTF8'), r.content_type, r.traceparent, r.occurred_at, $9 || '@' || r.position,
     r.digest, r.code, r.detail, r.attempts, coalesce(r.first_failed_at, clock_timestamp()), clock_timestamp(),

@@ -7,17 +7,42 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/postrider/postrider/internal/lease"
 	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/internal/shard"
 )
 
-// defectHeaders marks a row whose headers or times no record can carry.
-const defectHeaders = "InvalidHeader"
+const (
+	// defectHeaders marks a row whose headers or times no record can carry.
+	defectHeaders = "InvalidHeader"
+	// defectTooLarge marks a row whose headers or texts are so large that they are not loaded whole.
+	defectTooLarge = "TooLarge"
+)
+
+// before is what the rows before x in the answer count for.
+const before = `sum(x.size + x.headers_size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING)
+      - x.size - x.headers_size`
+
+// headersSize is what the headers of a row count for.
+var headersSize = mapped.HeadersSize("headers")
+
+// readHeaders reads the headers of a row whose headers_size is known.
+func readHeaders(row string) string { return mapped.ReadHeaders(row+".headers", row+".headers_size") }
+
+// envelope reads the first columns of a row, its texts bounded.
+func envelope(row string) string {
+	text := func(name string) string { return mapped.Short(row + "." + name) }
+	return strings.Join([]string{
+		row + ".position", row + ".event_id", text("event_type"), row + ".schema_version", text("source"),
+		row + ".ordering_key", row + ".aggregate_version", text("destination"), text("content_type"),
+	}, ", ")
+}
 
 // runningSQL are the transactions that run, in the snapshot of the statement.
 const runningSQL = `(SELECT array_agg(t.id::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) t(id))`
@@ -31,9 +56,10 @@ const runningSQL = `(SELECT array_agg(t.id::text::bigint) FROM pg_snapshot_xip(p
 // hand; positions are enough for that. (position <> ALL(array) would do it in one go, but a generic plan
 // compares linearly.)
 //
-// The row whose payload reaches $5 bytes is the last; octet_length does not load a payload that is stored
-// out of line, so a row of any size costs nothing until it is sent.
-const claimSQL = `
+// The row whose payload and headers reach $5 bytes is the last; octet_length does not load a payload that is stored
+// out of line, mapped.HeadersSize no headers and mapped.Short no text, so a row of any size costs nothing until it is
+// sent.
+var claimSQL = `
 SELECT pg_postmaster_start_time() AS server, pg_snapshot_xmin(pg_current_snapshot()) AS xmin,
   ` + runningSQL + ` AS running,
   (SELECT array_agg(b.position ORDER BY b.position) FROM (
@@ -41,18 +67,18 @@ SELECT pg_postmaster_start_time() AS server, pg_snapshot_xmin(pg_current_snapsho
     ORDER BY position LIMIT $6) b) AS below,
   NULL::bigint[] AS look,
   NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
-  NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
+  NULL::bytea, NULL::int, NULL::bytea, NULL::int, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
   NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, r.* FROM (
-  SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
-    y.aggregate_version, y.destination, y.content_type,
-    CASE WHEN y.size <= $5 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
-    y.unknowns, y.republish_id, y.expired, g.ordering_key IS NOT NULL
+  SELECT ` + envelope("y") + `,
+    CASE WHEN y.size <= $5 THEN y.payload END, y.size, ` + readHeaders("y") + `, y.headers_size,
+    ` + mapped.Short("y.traceparent") + `, y.occurred_at, y.attempts, y.unknowns, y.republish_id, y.expired, g.ordering_key IS NOT NULL
   FROM (
-    SELECT x.*, sum(x.size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING) - x.size AS before FROM (
+    SELECT x.*, ` + before + ` AS before FROM (
       SELECT position, event_id, event_type, schema_version, source, ordering_key, aggregate_version, destination,
-        content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns, republish_id,
+        content_type, payload, octet_length(payload) AS size, headers, ` + headersSize + ` AS headers_size,
+        traceparent, occurred_at, attempts, unknowns, republish_id,
         (aggregate_version IS NULL AND expires_at <= statement_timestamp()) IS TRUE AS expired
       FROM {outbox} WHERE shard = $1 AND NOT held AND position > $3 ORDER BY position LIMIT $4) x) y
   LEFT JOIN {outbox_gate} g ON $7 AND g.shard = $1 AND g.ordering_key = y.ordering_key
@@ -95,7 +121,7 @@ func collectClaim(rows pgx.Rows, w shard.Window, partly bool, c *shard.Claim) er
 		if err != nil {
 			return err
 		}
-		bytes += int64(row.Size)
+		bytes += row.Bytes()
 		c.Rows = append(c.Rows, row)
 	}
 	if err := rows.Err(); err != nil {
@@ -162,7 +188,7 @@ func transactions(ids []int64) []uint64 {
 }
 
 // rowColumns is the number of columns of a row.
-const rowColumns = 19
+const rowColumns = 20
 
 // rowScan reads rows without a new target for each.
 type rowScan struct {
@@ -170,6 +196,7 @@ type rowScan struct {
 	into       []any
 	version    pgtype.Int8
 	size       int32
+	headersOf  int32
 	headers    []byte
 	trace      pgtype.Text
 	occurred   pgtype.Timestamptz
@@ -199,6 +226,7 @@ func newRowScan(skip int) *rowScan {
 		&s.row0.Payload,
 		&s.size,
 		&s.headers,
+		&s.headersOf,
 		&s.trace,
 		&s.occurred,
 		&s.attempts,
@@ -222,14 +250,24 @@ func (s *rowScan) row(rows pgx.Rows) (shard.Row, error) {
 	if s.headers != nil && json.Unmarshal(s.headers, &s.row0.Headers) != nil {
 		s.row0.Headers, s.row0.Defect = nil, defectHeaders
 	}
+	if s.headersOf > mapped.HeadersBound || s.overlong() {
+		s.row0.Defect = defectTooLarge
+	}
 	r := s.row0 // no pointer to it is taken, or each row would be allocated
 	r.Position, r.ID, r.AggregateVersion = message.Position(s.position), s.id, s.version.Int64
 	r.Type, r.Source = s.attributes.typ.value, s.attributes.source.value
 	r.Destination, r.ContentType = s.attributes.destination.value, s.attributes.contentType.value
 	r.Size, r.Attempts, r.Unknowns = int(s.size), int(s.attempts), int(s.unknowns)
-	r.RepublishID = s.republish.Int64
+	r.HeadersSize, r.RepublishID = int(s.headersOf), s.republish.Int64
 	r.Traceparent, r.OccurredAt = s.trace.String, s.occurred.Time
 	return r, nil
+}
+
+// overlong says that a text may be only the beginning of one; no record carries even that.
+func (s *rowScan) overlong() bool {
+	a := &s.attributes
+	return max(len(a.typ.value), len(a.source.value), len(a.destination.value), len(a.contentType.value),
+		len(s.trace.String)) >= mapped.TextBound
 }
 
 // repeated is a text column whose values are mostly the same in neighbouring rows: the text is allocated only
@@ -244,25 +282,25 @@ func (r *repeated) ScanBytes(v []byte) error {
 	return nil
 }
 
-// fetchSQL reads ready rows by their positions, which the ready index serves. The row whose payload reaches $3
-// bytes is the last.
-const fetchSQL = `
-SELECT y.position, y.event_id, y.event_type, y.schema_version, y.source, y.ordering_key,
-  y.aggregate_version, y.destination, y.content_type,
-  CASE WHEN y.size <= $3 THEN y.payload END, y.size, y.headers, y.traceparent, y.occurred_at, y.attempts,
-  y.unknowns, y.republish_id, y.expired, g.ordering_key IS NOT NULL
+// fetchSQL reads ready rows by their positions, which the ready index serves. The row whose payload and
+// headers reach $3 bytes is the last.
+var fetchSQL = `
+SELECT ` + envelope("y") + `,
+  CASE WHEN y.size <= $3 THEN y.payload END, y.size, ` + readHeaders("y") + `, y.headers_size,
+  ` + mapped.Short("y.traceparent") + `, y.occurred_at, y.attempts, y.unknowns, y.republish_id, y.expired, g.ordering_key IS NOT NULL
 FROM (
-  SELECT x.*, sum(x.size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING) - x.size AS before FROM (
+  SELECT x.*, ` + before + ` AS before FROM (
     SELECT position, event_id, event_type, schema_version, source, ordering_key, aggregate_version, destination,
-      content_type, payload, octet_length(payload) AS size, headers, traceparent, occurred_at, attempts, unknowns, republish_id,
+      content_type, payload, octet_length(payload) AS size, headers, ` + headersSize + ` AS headers_size,
+      traceparent, occurred_at, attempts, unknowns, republish_id,
       (aggregate_version IS NULL AND expires_at <= statement_timestamp()) IS TRUE AS expired
-    FROM {outbox} WHERE shard = $1 AND NOT held AND position = ANY($2::bigint[])) x) y
+    FROM {outbox} WHERE shard = $1 AND NOT held AND position = ANY($2::bigint[]) OFFSET 0) x) y
 LEFT JOIN {outbox_gate} g ON $4 AND g.shard = $1 AND g.ordering_key = y.ordering_key
 WHERE y.before < $3
 ORDER BY y.position`
 
 // Fetch returns the ready rows of the lease's shard at the positions, as far as they are still there, in position
-// order. It stops at the row whose payload reaches maxBytes; cut says that there may be more.
+// order. It stops at the row whose payload and headers reach maxBytes; cut says that there may be more.
 func (s *Store) Fetch(
 	ctx context.Context, l lease.Lease, at []message.Position, maxBytes int64,
 ) (rows []shard.Row, cut bool, err error) {
@@ -276,19 +314,19 @@ func (s *Store) Fetch(
 	}
 	var bytes int64
 	for i := range rows {
-		bytes += int64(rows[i].Size)
+		bytes += rows[i].Bytes()
 	}
 	return rows, bytes >= maxBytes, nil
 }
 
 // loadSQL reads held rows by their ids. How long ago a message failed is told by the database's clock, as a duration.
-const loadSQL = `
-SELECT clock_timestamp() - x.last_failed_at, x.failing_for, x.position, x.event_id, x.event_type, x.schema_version,
-  x.source, x.ordering_key, x.aggregate_version, x.destination, x.content_type,
-  CASE WHEN octet_length(x.payload) <= $3 THEN x.payload END, octet_length(x.payload), x.headers, x.traceparent,
-  x.occurred_at, x.attempts, x.unknowns, x.republish_id,
+var loadSQL = `
+SELECT clock_timestamp() - x.last_failed_at, x.failing_for, ` + envelope("x") + `,
+  CASE WHEN octet_length(x.payload) <= $3 THEN x.payload END, octet_length(x.payload), ` + readHeaders("x") + `,
+  x.headers_size, ` + mapped.Short("x.traceparent") + `, x.occurred_at, x.attempts, x.unknowns, x.republish_id,
   (x.aggregate_version IS NULL AND x.expires_at <= statement_timestamp()) IS TRUE, true
-FROM {outbox} x WHERE x.shard = $1 AND x.held AND x.event_id = ANY($2::uuid[])
+FROM (SELECT o.*, ` + headersSize + ` AS headers_size FROM {outbox} o) x
+WHERE x.shard = $1 AND x.held AND x.event_id = ANY($2::uuid[])
 ORDER BY x.position`
 
 // Load returns the held rows of the lease's shard with these ids, as far as they are still there.

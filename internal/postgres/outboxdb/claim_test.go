@@ -51,7 +51,7 @@ func TestClaimReadsAWholeRow(t *testing.T) {
 		AggregateVersion: r.AggregateVersion, Destination: "orders.eu", ContentType: "text/plain",
 		Payload: []byte{0, 0xff, 1}, Size: 3, Headers: map[string]string{"tenant": "a"}, Traceparent: "00-ab",
 		OccurredAt: time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC), Attempts: 2, Unknowns: 1,
-	}}
+	}, HeadersSize: 20}
 	if diff := cmp.Diff(want, c.Rows[0]); diff != "" {
 		t.Errorf("row (-want +got):\n%s", diff)
 	}

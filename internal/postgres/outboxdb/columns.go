@@ -119,19 +119,19 @@ SELECT pg_postmaster_start_time() AS server, '0'::xid8 AS xmin, NULL::bigint[] A
     ) x WHERE x.n = ` + claimSteps + `),
     (SELECT count(*) FROM above) + (SELECT count(*) FROM later) + (SELECT count(*) FROM earlier)] END END AS look,
   NULL::bigint, NULL::uuid, NULL::text, NULL::int, NULL::text, NULL::text, NULL::bigint, NULL::text, NULL::text,
-  NULL::bytea, NULL::int, NULL::jsonb, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
+  NULL::bytea, NULL::int, NULL::bytea, NULL::int, NULL::text, NULL::timestamptz, NULL::smallint, NULL::smallint,
   NULL::bigint, NULL::boolean, NULL::boolean
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, r.* FROM (` + boundedRows("found n", t.Row("$5::bigint", "false"), "$5::bigint") + `) r`
 }
 
-// boundedRows are the whole rows of some ids n, in the order of their places, up to the one whose payload reaches the
-// bound. Each is looked up by itself (LIMIT keeps the planner from joining the tables): a plan that reads the whole table
-// would be as slow as the table is large.
+// boundedRows are the whole rows of some ids n, in the order of their places, up to the one whose payload and headers
+// reach the bound. Each is looked up by itself (LIMIT keeps the planner from joining the tables): a plan that reads the
+// whole table would be as slow as the table is large.
 func boundedRows(from, row, bound string) string {
 	return `
   SELECT ` + rowNames("y.") + ` FROM (
-    SELECT x.*, sum(x.size) OVER (ORDER BY x.position ROWS UNBOUNDED PRECEDING) - x.size AS before FROM (
+    SELECT x.*, ` + before + ` AS before FROM (
       SELECT l.* FROM ` + from + ` CROSS JOIN LATERAL (
         SELECT ` + row + ` FROM {outbox} o LEFT JOIN {outbox_failing} f ON f.event_id = {id}
         WHERE {id} = n.id LIMIT 1) l) x) y
@@ -142,8 +142,8 @@ func boundedRows(from, row, bound string) string {
 func rowNames(prefix string) string {
 	names := []string{
 		"position", "event_id", "event_type", "schema_version", "source", "ordering_key", "aggregate_version",
-		"destination", "content_type", "payload", "size", "headers", "traceparent", "occurred_at", "attempts",
-		"unknowns", "republish_id", "expired", "gated",
+		"destination", "content_type", "payload", "size", "headers", "headers_size", "traceparent", "occurred_at",
+		"attempts", "unknowns", "republish_id", "expired", "gated",
 	}
 	return prefix + strings.Join(names, ", "+prefix)
 }

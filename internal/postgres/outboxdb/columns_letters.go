@@ -33,7 +33,7 @@ WITH u AS (
     source_position, payload_digest, reason, error_detail, attempts, first_failed_at, last_failed_at, blocks_key)
   SELECT 'Relay', $6, r.source, r.event_id::text, r.event_type, r.schema_version, r.ordering_key,
     r.aggregate_version, r.destination, r.aggregate_version, convert_to(r.ordering_key, 'UTF8'), r.payload,
-    convert_to(r.headers::text, 'UTF8'), r.content_type, r.traceparent, r.occurred_at, $9 || '@' || r.event_id,
+    r.headers, r.content_type, r.traceparent, r.occurred_at, $9 || '@' || r.event_id,
     r.digest, r.code, r.detail, r.tried, coalesce(r.first_failed_at, clock_timestamp()), clock_timestamp(), r.blocks
   FROM fate r WHERE NOT r.again
   ON CONFLICT (origin, origin_name, source, event_id, payload_digest) WHERE state IN ('Open', 'Replaying') DO NOTHING

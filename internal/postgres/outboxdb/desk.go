@@ -122,20 +122,21 @@ type Filter struct {
 	Limit int
 }
 
-// letterColumns are those of a Letter f. The body only where $1 says so.
-const letterColumns = `f.failure_id, f.origin, f.origin_name, f.source, f.event_id, f.event_type, f.ordering_key, f.destination,
+// letterColumns are those of a Letter f, its texts bounded. The body only where $1 says so.
+var letterColumns = `f.failure_id, f.origin, f.origin_name, ` + mapped.Short("f.source") + `, f.event_id,
+  ` + mapped.Short("f.event_type") + `, f.ordering_key, ` + mapped.Short("f.destination") + `,
   f.source_position, f.aggregate_version, f.position, f.reason, coalesce(f.error_code, ''), coalesce(f.error_detail, ''),
-  coalesce(f.content_type, ''), f.attempts, f.generation, f.state, f.blocks_key, f.first_failed_at, f.last_failed_at,
+  coalesce(` + mapped.Short("f.content_type") + `, ''), f.attempts, f.generation, f.state, f.blocks_key, f.first_failed_at, f.last_failed_at,
   coalesce(octet_length(f.raw_body), 0)::bigint, f.payload_digest,
   CASE WHEN $1::boolean THEN f.raw_body END, CASE WHEN $1::boolean THEN f.raw_headers END`
 
-const lettersSQL = `
+var lettersSQL = `
 SELECT ` + letterColumns + ` FROM {message_failure} f
 WHERE ($2 = '' OR f.origin = $2) AND ($3 = '' OR f.origin_name = $3) AND ($4 = '' OR f.state = $4)
   AND ($5 = '' OR f.reason = $5) AND ($6 = '' OR f.ordering_key = $6)
 ORDER BY f.failure_id LIMIT $7`
 
-const letterSQL = `SELECT ` + letterColumns + ` FROM {message_failure} f WHERE f.failure_id = $2`
+var letterSQL = `SELECT ` + letterColumns + ` FROM {message_failure} f WHERE f.failure_id = $2`
 
 // List returns dead letters in the order in which they were made, without their payloads.
 func (d *Desk) List(ctx context.Context, f Filter) ([]Letter, error) {

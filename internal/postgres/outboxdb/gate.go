@@ -8,6 +8,7 @@ import (
 
 	"github.com/postrider/postrider/internal/lease"
 	"github.com/postrider/postrider/internal/message"
+	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/internal/shard"
 )
 
@@ -18,10 +19,10 @@ const stateDraining = "Draining"
 // the key because it was refused while nothing was ordered. Both are looked for whatever the mode is now, so that
 // gates of the mode before open like any other.
 const heldSQL = `(
-    SELECT o.position, o.event_id, octet_length(o.payload) AS size, o.unknowns, o.created_at FROM {outbox} o
+    SELECT o.position, o.event_id, octet_length(o.payload) AS size, o.headers, o.unknowns, o.created_at FROM {outbox} o
     WHERE o.held AND o.shard = g.shard AND o.ordering_key = g.ordering_key
     UNION ALL
-    SELECT o.position, o.event_id, octet_length(o.payload), o.unknowns, o.created_at FROM {outbox} o
+    SELECT o.position, o.event_id, octet_length(o.payload), o.headers, o.unknowns, o.created_at FROM {outbox} o
     WHERE o.held AND o.shard = g.shard AND o.ordering_key <> g.ordering_key AND o.event_id = CASE
       WHEN g.ordering_key ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN g.ordering_key::uuid END)`
 
@@ -171,13 +172,14 @@ func columns(delays []shard.Delay) (keys []string, waits []pgInterval) {
 //
 // Time is the database's: relays' clocks may differ. clock_timestamp() would be volatile and could not use the
 // index on (shard, due).
-const dueSQL = `
+var dueSQL = `
 SELECT g.ordering_key, g.state, h.ids, h.sizes, h.unknowns
 FROM (
   SELECT shard, ordering_key, state, due FROM {outbox_gate}
   WHERE shard = $1 AND due <= statement_timestamp() ORDER BY due LIMIT $2) g
 CROSS JOIN LATERAL (
-  SELECT array_agg(x.event_id ORDER BY x.position) AS ids, array_agg(x.size ORDER BY x.position) AS sizes,
+  SELECT array_agg(x.event_id ORDER BY x.position) AS ids,
+    array_agg(x.size + ` + mapped.HeadersSize("x.headers") + ` ORDER BY x.position) AS sizes,
     array_agg(x.unknowns ORDER BY x.position) AS unknowns
   FROM (SELECT r.* FROM ` + heldSQL + ` r ORDER BY r.position
     LIMIT CASE g.state WHEN 'Draining' THEN $3::int ELSE 1 END) x) h
