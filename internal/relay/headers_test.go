@@ -138,8 +138,8 @@ func TestG8HugeHeadersAreTheFailureOfTheirRow(t *testing.T) { //nolint:parallelt
 
 // A team's row stays where it is, and its dead letter is without the headers.
 func TestG8HugeHeadersOfATeamsTableAreTheFailureOfTheirRow(t *testing.T) { //nolint:paralleltest // as above
-	for _, kind := range []string{"jsonb", "json"} {
-		t.Run(kind, func(t *testing.T) { //nolint:paralleltest // as above
+	for _, kind := range []string{"jsonb", "json"} { //nolint:paralleltest // as above
+		t.Run(kind, func(t *testing.T) {
 			table := testkit.ClassicTable()
 			table.DDL += `ALTER TABLE outbox_event ADD COLUMN headers ` + kind + `;
 				ALTER TABLE outbox_event ALTER COLUMN headers SET STORAGE EXTERNAL;`

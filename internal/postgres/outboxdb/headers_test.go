@@ -52,7 +52,13 @@ func TestHeadersCountAgainstTheByteBoundOfABatch(t *testing.T) {
 
 			for what, got := range map[string][]shard.Row{"Claim()": c.Rows, "Fetch()": fetched} {
 				if len(got) != 4 || bytesOf(got[:3]) >= w.MaxBytes || bytesOf(got) < w.MaxBytes {
-					t.Errorf("%s = %d rows of %d bytes, want those that reach %d", what, len(got), bytesOf(got), w.MaxBytes)
+					t.Errorf(
+						"%s = %d rows of %d bytes, want those that reach %d",
+						what,
+						len(got),
+						bytesOf(got),
+						w.MaxBytes,
+					)
 				}
 				if n := len(got[0].Headers["a"]); n != 30<<10 || got[0].Defect != "" {
 					t.Errorf("%s gives %d bytes of headers, defect %q; want them whole", what, n, got[0].Defect)
