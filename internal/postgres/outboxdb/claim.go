@@ -282,8 +282,8 @@ func (r *repeated) ScanBytes(v []byte) error {
 	return nil
 }
 
-// fetchSQL reads ready rows by their positions, which the ready index serves. The row whose payload and
-// headers reach $3 bytes is the last.
+// fetchSQL reads ready rows by their positions, one by one in the ready index: before PostgreSQL 17 the planner prefers to
+// read all of a shard where that brings them in order. The row whose payload and headers reach $3 bytes is the last.
 var fetchSQL = `
 SELECT ` + envelope("y") + `,
   CASE WHEN y.size <= $3 THEN y.payload END, y.size, ` + readHeaders("y") + `, y.headers_size,
@@ -294,7 +294,8 @@ FROM (
       content_type, payload, octet_length(payload) AS size, headers, ` + headersSize + ` AS headers_size,
       traceparent, occurred_at, attempts, unknowns, republish_id,
       (aggregate_version IS NULL AND expires_at <= statement_timestamp()) IS TRUE AS expired
-    FROM {outbox} WHERE shard = $1 AND NOT held AND position = ANY($2::bigint[]) OFFSET 0) x) y
+    FROM unnest($2::bigint[]) p(at) CROSS JOIN LATERAL (
+      SELECT * FROM {outbox} WHERE shard = $1 AND NOT held AND position = p.at OFFSET 0) o) x) y
 LEFT JOIN {outbox_gate} g ON $4 AND g.shard = $1 AND g.ordering_key = y.ordering_key
 WHERE y.before < $3
 ORDER BY y.position`
