@@ -120,6 +120,14 @@ const (
 	ReasonStreamFull = "StreamFull"
 	// ReasonTopologyMismatch says that stream or durable are set up otherwise than the resource needs.
 	ReasonTopologyMismatch = "TopologyMismatch"
+	// ReasonNotEnoughReplicas says that a partition has fewer in-sync replicas than it needs to take messages.
+	ReasonNotEnoughReplicas = "NotEnoughReplicas"
+	// ReasonBrokerBlocked says that the broker takes no messages for now: it is short of memory or disk.
+	ReasonBrokerBlocked = "BrokerBlocked"
+	// ReasonFenced says that another process publishes for the same shard: this one has lost it.
+	ReasonFenced = "Fenced"
+	// ReasonDuplicateNotHeld says that the stream calls a message a duplicate of one that it does not hold. It goes again.
+	ReasonDuplicateNotHeld = "DuplicateNotHeld"
 	// ReasonOffsetOutOfRange says that a partition's next message was deleted before it was consumed.
 	ReasonOffsetOutOfRange = "OffsetOutOfRange"
 	// ReasonNoAnswer says that the broker did not answer in time.

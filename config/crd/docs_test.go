@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/postrider/postrider/config/crd"
+	"github.com/postrider/postrider/internal/broker"
 )
 
 var update = flag.Bool("update", false, "write docs/api.md")
@@ -248,6 +249,28 @@ func describeConditions(t *testing.T, out *strings.Builder) {
 			}
 			text := strings.TrimPrefix(oneLine(named.Doc.Text()), named.Names[0].Name+" ")
 			fmt.Fprintf(out, "| `%s` | %s |\n", word, cell(text))
+		}
+	}
+}
+
+// Whoever sees a reason of a broker, in a condition or with a dead letter, must find what it means.
+func TestEveryReasonOfABrokerIsExplained(t *testing.T) {
+	t.Parallel()
+	var explained strings.Builder
+	for _, path := range []string{"../../docs/api.md", "../../docs/dead-letters.md"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		explained.Write(text)
+	}
+	unseen := []broker.Reason{
+		broker.ReasonNoCredentials, // a condition says SecretNotFound
+		broker.ReasonNotSent,       // another message's reason is told
+	}
+	for _, reason := range broker.Reasons() {
+		if !slices.Contains(unseen, reason) && !strings.Contains(explained.String(), "`"+string(reason)+"`") {
+			t.Errorf("no document explains %s", reason)
 		}
 	}
 }
