@@ -111,7 +111,7 @@ func (l *lane) meet(ctx context.Context, now time.Time, m move) {
 		l.readAt = now.Add(l.batch.PollInterval) // until then nothing of the server before may be left
 		return
 	}
-	l.log.WarnContext(ctx, "The database server is another one than before, was restarted or went back: reading all anew")
+	l.log.WarnContext(ctx, "The database server is another one than before, was restarted or went back: reads all anew")
 }
 
 // fetch reads the late rows of a claim.

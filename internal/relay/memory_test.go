@@ -435,8 +435,10 @@ func TestAReadThatFailsIsHalfAsLargeForAWhile(t *testing.T) {
 	if s.halved != 0 {
 		t.Errorf("halved %d times after so many successes, want 0", s.halved)
 	}
-	if got := []int{half(500, 0), half(500, 1), half(500, 9), half(500, 99), half(1, 1)}; !slices.Equal(got, []int{500, 250, 1, 1, 1}) {
-		t.Errorf("half() = %v", got)
+	for times, want := range []int{500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1} {
+		if got := half(500, times); got != want {
+			t.Errorf("half(500, %d) = %d, want %d", times, got, want)
+		}
 	}
 }
 

@@ -188,23 +188,28 @@ func judge(b *batch, ahead []shard.Row, f facts, w witnesses) verdict {
 		case c.Outcome == broker.Confirmed:
 			v.done, v.places = append(v.done, *r), append(v.places, c.Position)
 		default:
-			before, again := f.unsure[r.ID]
-			suspect := again && (confirmed[f.unit(r)] || w.otherGotThrough(r, before.at))
+			before := f.unsure[r.ID]
+			suspect := before.times > 0 && (confirmed[f.unit(r)] || w.otherGotThrough(r, before.at))
 			alone := len(b.rows) == 1 && before.times >= lonely
-			one, waits := refusalOf(r, c, (suspect || alone) && !c.WholeBroker())
-			closed[key] = waits
-			if waits {
-				v.refused = append(v.refused, one)
-			} else {
-				v.forget = append(v.forget, *r)
-			}
-			if !waits || (one.unknown && !suspect) {
+			closed[key] = v.failed(r, c, suspect, alone)
+			if !closed[key] || (c.Outcome == broker.Unknown && !suspect) {
 				v.outages = v.outages.add(f, r, c, confirmed)
 			}
 		}
 	}
 	v.closeAhead(closed, f)
 	return v
+}
+
+// failed lets a row that was not confirmed wait, or be read again, and says whether it waits.
+func (v *verdict) failed(r *shard.Row, c broker.Confirmation, suspect, alone bool) (waits bool) {
+	one, waits := refusalOf(r, c, (suspect || alone) && !c.WholeBroker())
+	if waits {
+		v.refused = append(v.refused, one)
+	} else {
+		v.forget = append(v.forget, *r)
+	}
+	return waits
 }
 
 // refusalOf says whether a row that was not confirmed has to wait. suspect is a message that got no answer again.

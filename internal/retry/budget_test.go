@@ -84,6 +84,17 @@ func TestShare(t *testing.T) {
 			t.Errorf("%d retries, want 10", got)
 		}
 	})
+	if err := (retry.Share{Percent: 20}).Validate(); !errors.Is(err, retry.ErrInvalidShare) {
+		t.Errorf("Validate() = %v", err)
+	}
+}
+
+func TestTurns(t *testing.T) {
+	t.Parallel()
+
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s := retry.Share{Percent: 20, MinPerSecond: 10}
+
 	t.Run("whoever finds nothing left waits behind those before, as long as coins take to come in", func(t *testing.T) {
 		t.Parallel()
 		var p retry.Purse
@@ -114,7 +125,4 @@ func TestShare(t *testing.T) {
 			t.Errorf("a turn comes in %v after a second, want the first again", got)
 		}
 	})
-	if err := (retry.Share{Percent: 20}).Validate(); !errors.Is(err, retry.ErrInvalidShare) {
-		t.Errorf("Validate() = %v", err)
-	}
 }

@@ -123,7 +123,8 @@ func TestHeadersOfAnySizeAreNotLoaded(t *testing.T) {
 			w.MaxBytes = 64 * mega
 			read := map[string][]shard.Row{"Claim()": claimed(t, s, w).Rows}
 			var err error
-			if read["Fetch()"], _, err = s.Fetch(t.Context(), l, positions(before, huge, after), w.MaxBytes); err != nil {
+			at := positions(before, huge, after)
+			if read["Fetch()"], _, err = s.Fetch(t.Context(), l, at, w.MaxBytes); err != nil {
 				t.Fatal(err)
 			}
 			for what, got := range read {
@@ -163,7 +164,12 @@ func TestTextsOfAnyLengthAreNotLoadedWhole(t *testing.T) {
 			for _, r := range []shard.Row{rows[0], held[0]} {
 				read := r.Type + r.Source + r.Destination + r.ContentType + r.Traceparent
 				if r.Defect != defectTooLarge || len(read) > 2*mapped.TextBound {
-					t.Errorf("defect %q with %d bytes of texts, want %s and the beginning", r.Defect, len(read), defectTooLarge)
+					t.Errorf(
+						"defect %q with %d bytes of texts, want %s and the beginning",
+						r.Defect,
+						len(read),
+						defectTooLarge,
+					)
 				}
 			}
 			if rows[1].Defect != "" || rows[1].ID != next.ID {
