@@ -61,6 +61,16 @@ func (s *steps) Step(loop string, _ time.Duration) {
 
 func (*steps) Done(string) {}
 
+// awaitLooks waits until the lane has had every occasion to do what it must not do.
+func (s *steps) awaitLooks(p *process) {
+	p.w.t.Helper()
+	before := s.lane.Load()
+	testkit.Eventually(p.w.t, patience, "the lane has looked around again and again", func() bool {
+		p.Refresh()
+		return s.lane.Load() >= before+10
+	})
+}
+
 const (
 	largePayload = 10 << 10
 	fullBatch    = 10 // large payloads
@@ -118,11 +128,7 @@ func TestALaneHoldsOneFullBatch(t *testing.T) {
 		wrap: func(s relay.Store) relay.Store { store.hooks.wrap(s); return store },
 	})
 	<-broker.calls
-	before := beat.lane.Load()
-	testkit.Eventually(t, patience, "the lane has looked around again and again", func() bool {
-		p.Refresh()
-		return beat.lane.Load() >= before+10
-	})
+	beat.awaitLooks(p)
 	if got := store.read.Load(); got != fullBatch {
 		t.Errorf("%d rows were read while the first %d are on their way", got, fullBatch)
 	}

@@ -65,11 +65,7 @@ func TestRowsOfHeadersAloneAreReadInParts(t *testing.T) {
 		wrap: func(s relay.Store) relay.Store { store.hooks.wrap(s); return store },
 	})
 	<-broker.calls
-	before := beat.lane.Load()
-	testkit.Eventually(t, patience, "the lane has looked around again and again", func() bool {
-		p.Refresh()
-		return beat.lane.Load() >= before+10
-	})
+	beat.awaitLooks(p)
 	if got := store.parts(); len(got) != 1 {
 		t.Errorf("parts of %d bytes were read while a full batch is on its way", got)
 	}

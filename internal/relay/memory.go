@@ -94,10 +94,7 @@ func (m *memory) begin(b Batch, rescan bool) shard.Window {
 	for key := range m.changing {
 		m.changed[key] = struct{}{}
 	}
-	m.claimNote, m.rescan, m.from, m.open = m.note, rescan, m.low(), nil
-	if m.stall != nil {
-		m.open = m.stall.open
-	}
+	m.claimNote, m.rescan, m.from, m.open = m.note, rescan, m.low(), m.lowWhile()
 	if rescan {
 		m.from = 0 // of this claim alone: each one would pass over all dead rows until the floor has risen again
 	}
@@ -116,13 +113,17 @@ func (m *memory) low() message.Position {
 	return m.floor
 }
 
+// lowWhile are the transactions that low is worth something only while they run.
+func (m *memory) lowWhile() []uint64 {
+	if m.stall != nil {
+		return m.stall.open
+	}
+	return nil
+}
+
 // parked is what the common look has to know of the lane.
 func (m *memory) parked(wake chan<- bool) parked {
-	p := parked{floor: m.low(), server: m.server, wake: wake}
-	if m.stall != nil {
-		p.open = m.stall.open
-	}
-	return p
+	return parked{floor: m.low(), server: m.server, open: m.lowWhile(), wake: wake}
 }
 
 // complete says whether a claim shows all that may have appeared. It does not where a long transaction has ended, whose

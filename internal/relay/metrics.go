@@ -127,9 +127,12 @@ func (m *Metrics) published(system string, b *batch, took time.Duration) {
 	}
 }
 
+// reasons are the labels; each message that fails is looked up in them.
+var reasons = broker.Reasons()
+
 // reasonLabel keeps the label a closed set, whatever an adapter or a row's defect says.
 func reasonLabel(r broker.Reason) string {
-	if slices.Contains(broker.Reasons(), r) {
+	if slices.Contains(reasons, r) {
 		return string(r)
 	}
 	return reasonOther

@@ -64,17 +64,7 @@ func TestATopicThatTakesLargerRecordsThanBeforeGetsThem(t *testing.T) {
 func allow(t *testing.T, server *testkit.KafkaBroker, right kadm.ACLOperation, topic string) {
 	t.Helper()
 	user, _ := server.User()
-	acl := kadm.NewACLs().Topics(topic).Allow("User:" + user).AllowHosts("*").Operations(right).
-		ResourcePatternType(kadm.ACLPatternLiteral)
-	results, err := server.Admin().CreateACLs(t.Context(), acl)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, result := range results {
-		if result.Err != nil {
-			t.Fatal(result.Err)
-		}
-	}
+	rule(t, server, kadm.NewACLs().Topics(topic).Allow("User:"+user).AllowHosts("*").Operations(right))
 }
 
 // Who may not see a topic's settings does not know what it takes: the broker is asked with the record itself, and what

@@ -265,8 +265,13 @@ func TestStatesOfTheSource(t *testing.T) {
 func deny(t *testing.T, server *testkit.KafkaBroker, acl *kadm.ACLBuilder, right kadm.ACLOperation) {
 	t.Helper()
 	user, _ := server.User()
-	acl = acl.Deny("User:" + user).DenyHosts("*").Operations(right).ResourcePatternType(kadm.ACLPatternLiteral)
-	results, err := server.Admin().CreateACLs(t.Context(), acl)
+	rule(t, server, acl.Deny("User:"+user).DenyHosts("*").Operations(right))
+}
+
+// rule adds a rule about rights on what has exactly the name.
+func rule(t *testing.T, server *testkit.KafkaBroker, acl *kadm.ACLBuilder) {
+	t.Helper()
+	results, err := server.Admin().CreateACLs(t.Context(), acl.ResourcePatternType(kadm.ACLPatternLiteral))
 	if err != nil {
 		t.Fatal(err)
 	}

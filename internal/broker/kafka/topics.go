@@ -112,8 +112,10 @@ func (t *topics) keep(found map[string]topic) {
 		if one.err != nil {
 			continue
 		}
-		if t.known[name] = one; one.unread {
+		if one.unread {
 			delete(t.known, name)
+		} else {
+			t.known[name] = one
 		}
 		if len(t.units[name]) != one.partitions {
 			t.units[name] = unitsOf(name, one.partitions)
