@@ -48,6 +48,10 @@ const (
 	ConditionDeadLetterUnavailable = "DeadLetterUnavailable"
 	// ConditionTargetMayDiscard says that the broker is set up so that it may lose messages that it confirmed.
 	ConditionTargetMayDiscard = "TargetMayDiscard"
+	// ConditionPartitionCountChanged says that the relay's topic was seen to get another number of partitions in the last
+	// hour. Keys have moved to others: a consumer that reads old and new partitions side by side needs versions for the
+	// order of such a key. A worker that has started since does not know.
+	ConditionPartitionCountChanged = "PartitionCountChanged"
 	// ConditionNonDurableDatabase says that the database is set up so that it may lose transactions that it committed.
 	ConditionNonDurableDatabase = "NonDurableDatabase"
 	// ConditionPublishSlow says that more than one publish in a hundred of the last five minutes took longer than half of
@@ -186,6 +190,8 @@ const (
 	ReasonExpiresSoon = "ExpiresSoon"
 	// ReasonNoWitness says that nothing got through meanwhile that would tell whether it is a message's fault.
 	ReasonNoWitness = "NoWitness"
+	// ReasonKeysMoved says that keys have another place than before.
+	ReasonKeysMoved = "KeysMoved"
 	// ReasonFewReplicas says that the stream is kept on too few servers to outlive the loss of one.
 	ReasonFewReplicas = "FewReplicas"
 )

@@ -28,6 +28,8 @@ const (
 	WarnStalled WarningReason = "ConsumerRecreated"
 	// WarnAckPending: as many messages as the broker allows are delivered and not acknowledged.
 	WarnAckPending WarningReason = "AckPendingSaturated"
+	// WarnPartitions: keys have moved to other partitions, where they may be read before what is left in the old ones.
+	WarnPartitions WarningReason = "PartitionCountChanged"
 	// WarnUnchecked: the broker does not show whether the target is what the configuration needs.
 	WarnUnchecked WarningReason = "TopologyUnchecked"
 )

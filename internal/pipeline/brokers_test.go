@@ -56,6 +56,49 @@ func TestARelayPublishesToKafka(t *testing.T) {
 	o.arrived(inTopic(server, topic))
 }
 
+func TestARelaySaysThatItsTopicHasOtherPartitions(t *testing.T) {
+	t.Parallel()
+	o := newOrders(t)
+	server := testkit.Kafka(t)
+	topic := server.Topic(2, nil)
+	cfg := o.cfg
+	cfg.NATS = nil
+	cfg.Lease, cfg.Batch.PublishTimeout = config.Duration(30*time.Second), slow
+	cfg.Kafka = &config.Kafka{
+		BootstrapServers: []string{server.Addr()}, Topic: topic, TLS: config.TLS{Mode: config.TLSInsecure},
+		Compression: "None",
+	}
+	r, life := o.start(cfg)
+	o.write(9)
+	o.published(9)
+	told := func() string {
+		for _, c := range r.Report(t.Context()).Conditions {
+			if c.Type == "PartitionCountChanged" {
+				return c.Status + " " + c.Reason + ": " + c.Message
+			}
+		}
+		return ""
+	}
+	if got := told(); got != "" {
+		t.Errorf("before: %s", got)
+	}
+	server.SetPartitions(topic, 7)
+	testkit.Eventually(t, patience, "the change is told", func() bool {
+		return strings.HasPrefix(told(), "True KeysMoved: topic "+topic+" has 7 partitions and had 2: ")
+	})
+	o.write(90)
+	o.published(99)
+	if n := testkit.Value[int](o.db, `SELECT max(n) FROM (SELECT count(*) FILTER (WHERE at <> before) AS n FROM (
+		SELECT ordering_key, split_part(broker_position, '@', 1) AS at, lag(split_part(broker_position, '@', 1))
+		  OVER (PARTITION BY ordering_key ORDER BY aggregate_version) AS before FROM message_outbox_published) x
+		GROUP BY ordering_key) y`); n != 1 {
+		t.Errorf("a key has moved %d times, want once", n)
+	}
+	if err := life.drain(); err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}
+
 // arrived checks that exactly the events of the archive are among those at the broker. More than once is lawful: a broker
 // may be too slow for an answer, on a busy machine too.
 func (o *orders) arrived(events []string) {

@@ -76,13 +76,16 @@ func cut(within bound, closing func(context.Context) error) {
 	_ = closing(ctx) // the end of the context is the point
 }
 
-// warn puts what may hurt later into a report: what can lose messages is a condition, the rest is told by the log.
+// warn puts what may hurt later into a report: what can lose or reorder messages is a condition, the rest is told by the
+// log.
 func warn(r *statusz.Report, warnings []broker.Warning, others []statusz.Condition) {
-	i := slices.IndexFunc(warnings, func(w broker.Warning) bool {
-		return w.Reason == broker.WarnMayDiscard || w.Reason == broker.WarnFewReplicas
-	})
-	if i >= 0 {
-		setCondition(r, condition(targetMayDiscard, statusTrue, string(warnings[i].Reason), warnings[i].Detail))
+	for _, w := range slices.Backward(warnings) { // of one condition's, the first stays
+		switch w.Reason { //nolint:exhaustive // the rest
+		case broker.WarnMayDiscard, broker.WarnFewReplicas:
+			setCondition(r, condition(targetMayDiscard, statusTrue, string(w.Reason), w.Detail))
+		case broker.WarnPartitions:
+			setCondition(r, condition(partitionCountChanged, statusTrue, "KeysMoved", w.Detail))
+		}
 	}
 	for _, c := range others {
 		setCondition(r, c)

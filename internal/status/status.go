@@ -67,6 +67,7 @@ var presentWhileTrue = []string{
 	v1alpha1.ConditionRetryingAmbiguous,
 	v1alpha1.ConditionDeadLetterUnavailable,
 	v1alpha1.ConditionTargetMayDiscard,
+	v1alpha1.ConditionPartitionCountChanged,
 	v1alpha1.ConditionNonDurableDatabase,
 	v1alpha1.ConditionPublishSlow,
 	v1alpha1.ConditionClockWentBack,

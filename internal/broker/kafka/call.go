@@ -72,10 +72,15 @@ func (c *call) run(ctx context.Context, with *client) {
 	sending, cancel := broker.LastCall(ctx)
 	defer cancel()
 	c.lastCall = sending.Done()
+	with.keys.anew()
 	c.build()
 	found, err := c.lookUp(ctx, with)
 	if err != nil {
 		c.abandon(unavailable(err))
+		return
+	}
+	if c.publisher.renewed(with) {
+		c.abandon(broker.Postpone(broker.ReasonNotSent, "a topic has other partitions: the next connection sends it"))
 		return
 	}
 	c.check(found, c.fit(with, found))
@@ -154,7 +159,9 @@ func (c *call) lookUp(ctx context.Context, with *client) (map[string]topic, erro
 	if err != nil {
 		return nil, err
 	}
-	c.publisher.topics.keep(looked)
+	if c.publisher.topics.keep(looked) {
+		c.publisher.renew()
+	}
 	maps.Copy(found, looked)
 	return found, nil
 }

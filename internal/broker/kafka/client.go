@@ -38,6 +38,8 @@ type client struct {
 	now      func() time.Time
 	dial     *dialer
 	limits   *limits      // nil where it sends nothing
+	keys     *steady      // nil where it sends nothing
+	renewal  int          // the publisher's when it was made
 	produced atomic.Int64 // produce requests that were begun to be written
 	closing  sync.Once
 	answered atomic.Int64 // produce requests that were answered

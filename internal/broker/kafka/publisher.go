@@ -49,11 +49,12 @@ type Publisher struct {
 	partitioner  partitioner
 	cuts         atomic.Int64
 
-	mu     sync.Mutex
-	idle   []*client
-	shards map[int16]holding
-	all    map[*client]struct{} // idle, in use or a shard's
-	closed bool
+	mu       sync.Mutex
+	renewals int // of all clients
+	idle     []*client
+	shards   map[int16]holding
+	all      map[*client]struct{} // idle, in use or a shard's
+	closed   bool
 }
 
 // NewPublisher returns a publisher. It sends nothing and waits for nothing.
@@ -125,11 +126,11 @@ func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	bounds := newLimits()
+	bounds, keys := newLimits(), newSteady()
 	c, err := newClient(p.cfg, append([]kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(compression),
-		kgo.RecordPartitioner(hashKeys()),
+		kgo.RecordPartitioner(keys),
 		kgo.ManualFlushing(),
 		kgo.MaxBufferedRecords(1 << 20),
 		kgo.RecordRetries(recordTries),
@@ -142,7 +143,7 @@ func (p *Publisher) open(more ...kgo.Opt) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.limits = bounds
+	c.limits, c.keys, c.renewal = bounds, keys, p.renewals
 	p.all[c] = struct{}{}
 	return c, nil
 }
@@ -172,11 +173,36 @@ func (p *Publisher) dropOlder(name string, takes int) {
 	})
 }
 
+// renew drops all clients, those in use when they are given back: each goes by what it has seen itself, and a key is not
+// to go to one partition and to another as its batches meet this client or that. So it moves once.
+func (p *Publisher) renew() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.renewals++
+	for _, c := range p.idle {
+		p.dropLocked(c)
+	}
+	p.idle = nil
+	for id, h := range p.shards {
+		if h.client != nil {
+			p.dropLocked(h.client)
+			p.shards[id] = holding{term: h.term}
+		}
+	}
+}
+
+// renewed says whether a client is of before the last renewal.
+func (p *Publisher) renewed(c *client) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return c.renewal != p.renewals
+}
+
 // give keeps a client that has nothing under way for the next Publish.
 func (p *Publisher) give(c *client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.idle) >= maxIdle {
+	if p.closed || len(p.idle) >= maxIdle || c.renewal != p.renewals {
 		p.dropLocked(c)
 		return
 	}
@@ -261,9 +287,12 @@ func (p *Publisher) Check(ctx context.Context) ([]broker.Warning, error) {
 		p.drop(c)
 		return nil, err
 	}
+	if p.topics.keep(found) {
+		p.renew()
+	}
 	p.give(c)
 	if err := usable(name, found[name]); err != nil {
 		return nil, err
 	}
-	return topicWarnings(name, found[name]), nil
+	return append(topicWarnings(name, found[name]), p.topics.warnings(name, c.now())...), nil
 }

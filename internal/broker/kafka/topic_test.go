@@ -2,11 +2,14 @@ package kafka
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/postrider/postrider/internal/broker"
 	"github.com/postrider/postrider/internal/broker/brokertest"
@@ -107,51 +110,128 @@ func TestATopicThatIsMadeAgainTakesWhatComesNext(t *testing.T) {
 	brokertest.WantInOrder(t, stored(t, server, topic), batch, true)
 }
 
-// Partitions are added: keys move to others, nothing is lost, and each message belongs to the unit that it is kept in.
+// moving publishes rounds of messages of the same keys, and notes where they are kept.
+type moving struct {
+	t      *testing.T
+	p      *Publisher
+	topic  string
+	rounds int64
+	places map[string][]string // the partitions of each key, as they follow each other
+}
+
+const movingKeys = 12
+
+// round says whether a key is kept in another partition than the first. What is not sent for the sake of a new connection
+// goes with that.
+func (m *moving) round() (moved bool) {
+	m.t.Helper()
+	m.rounds++
+	batch := make([]message.Message, movingKeys)
+	for i := range batch {
+		batch[i] = brokertest.Message("key-"+strconv.Itoa(i), m.rounds)
+	}
+	got := publish(m.t, m.p, batch...)
+	for got[0].Reason == broker.ReasonNotSent {
+		got = publish(m.t, m.p, batch...)
+	}
+	for i := range batch {
+		key := batch[i].OrderingKey
+		want(m.t, key, got[i], broker.Confirmed, "")
+		at, _, _ := strings.Cut(got[i].Position, "@")
+		m.places[key] = append(m.places[key], at)
+		moved = moved || at != m.topic+"/0"
+	}
+	return moved
+}
+
+func (m *moving) warned() (reasons []broker.WarningReason) {
+	m.t.Helper()
+	found, err := m.p.Check(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, w := range found {
+		reasons = append(reasons, w.Reason)
+	}
+	return reasons
+}
+
+// Partitions are added: keys move to others, each once though each client learns of it by itself, nothing is lost, each
+// message belongs to the unit that it is kept in, and a look tells of it for an hour.
 func TestPartitionsThatAreAddedBecomeUnits(t *testing.T) {
 	t.Parallel()
 	server := testkit.Kafka(t)
 	topic := server.Topic(1, nil)
 	p := newPublisher(t, testConfig(server, nil), PublisherConfig{Topic: topic})
-	const keys = 12
-	version := int64(0)
-	var all []message.Message
-	round := func() (moved bool) {
-		t.Helper()
-		version++
-		batch := make([]message.Message, keys)
-		for i := range batch {
-			batch[i] = brokertest.Message("key-"+strconv.Itoa(i), version)
-		}
-		all = append(all, batch...)
-		for i, got := range publish(t, p, batch...) {
-			want(t, batch[i].OrderingKey, got, broker.Confirmed, "")
-			moved = moved || !strings.HasPrefix(got.Position, topic+"/0@")
-		}
-		return moved
+	m := &moving{t: t, p: p, topic: topic, places: make(map[string][]string)}
+	one, err := p.take() // as another lane does that is at work
+	if err != nil {
+		t.Fatal(err)
 	}
-	round()
-	server.SetPartitions(topic, 6)
+	m.round()
+	p.give(one)
+	m.round()
+	if got := m.warned(); !slices.Equal(got, []broker.WarningReason{broker.WarnFewReplicas}) {
+		t.Errorf("before: %v", got)
+	}
+
+	const added = 6
+	server.SetPartitions(topic, added)
 	testkit.Eventually(t, answerTime, "keys go to the new partitions", func() bool {
-		p.idle[0].ForceMetadataRefresh() // as it does by itself every few minutes
-		return round()
+		p.idle[len(p.idle)-1].ForceMetadataRefresh() // as it does by itself every minute
+		return m.round()
 	})
-	round()
-	if got := len(p.Units()); got != 6 {
-		t.Errorf("%d units, want the 6 partitions", got)
+	for range 4 {
+		slices.Reverse(p.idle)
+		m.round()
 	}
-	m := brokertest.Message("key-1", version+1)
-	if at := publish(t, p, m)[0].Position; !strings.HasPrefix(at, p.Unit(&m)+"@") {
-		t.Errorf("a message of unit %s is kept at %s", p.Unit(&m), at)
-	}
-	count := make(map[string]bool)
-	for _, s := range stored(t, server, topic) {
-		count[s.EventID()] = true
-	}
-	for i := range all {
-		if !count[all[i].ID.String()] {
-			t.Errorf("version %d of %s is confirmed, and not in the topic", all[i].AggregateVersion, all[i].OrderingKey)
+	for key, at := range m.places {
+		if at = slices.Compact(at); len(at) > 2 {
+			t.Errorf("%s was in %v: want one move", key, at)
 		}
+		if unit := p.Unit(new(brokertest.Message(key, 1))); at[len(at)-1] != unit {
+			t.Errorf("a message of unit %s is kept in %s", unit, at[len(at)-1])
+		}
+	}
+	if got := len(p.Units()); got != added {
+		t.Errorf("%d units, want the %d partitions", got, added)
+	}
+	if got := len(stored(t, server, topic)); int64(got) != m.rounds*movingKeys {
+		t.Errorf("%d records of %d rounds", got, m.rounds)
+	}
+	if got := m.warned(); !slices.Equal(got, []broker.WarningReason{broker.WarnFewReplicas, broker.WarnPartitions}) {
+		t.Errorf("afterwards: %v", got)
+	}
+	if got := p.topics.warnings(topic, time.Now().Add(recountedFor+time.Minute)); got != nil {
+		t.Errorf("after an hour: %v", got)
+	}
+}
+
+// A call goes by one number of partitions for each topic: a key's messages that are on their way together are in one.
+func TestACallGoesByTheFirstNumberOfPartitions(t *testing.T) {
+	t.Parallel()
+	keys := newSteady()
+	one, other := keys.ForTopic("one"), keys.ForTopic("other")
+	record := &kgo.Record{Key: []byte("key-2")}
+	at := func(topic kgo.TopicPartitioner, partitions int) int { return topic.Partition(record, partitions) }
+	plain := hashKeys().ForTopic("one").Partition(record, 6)
+	if plain == 0 {
+		t.Fatal("the key does not move: this test shows nothing")
+	}
+	for i, got := range []int{at(one, 1), at(one, 6), at(one, 6)} {
+		if got != 0 {
+			t.Errorf("record %d goes to partition %d within one call, want 0", i, got)
+		}
+	}
+	if got := at(other, 6); got != plain {
+		t.Errorf("another topic's goes to %d, want %d", got, plain)
+	}
+	keys.anew()
+	if got := at(one, 6); got != plain {
+		t.Errorf("in the next call it goes to %d, want %d", got, plain)
+	}
+	if got := at(one, 1); got != 0 {
+		t.Errorf("of a topic that was made again with one partition: %d", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,6 +58,14 @@ type topics struct {
 	// units names the partitions of each topic that was ever seen: whatever happens to a topic, its messages belong to
 	// the same ones.
 	units map[string][]string
+	// recounts are when topics were last seen with another number of partitions than before.
+	recounts map[string]recount
+}
+
+// recount is a change of how many partitions a topic has.
+type recount struct {
+	at       time.Time
+	from, to int
 }
 
 // get returns a topic that a look has shown.
@@ -100,13 +109,14 @@ func (t *topics) wrote(name string, partition int32) {
 // maxKnownTopics bounds the memory: rows may name many.
 const maxKnownTopics = 4096
 
-// keep remembers topics that can be written to. What is wrong with one, or could not be read, is looked at again each
-// time: it may be mended.
-func (t *topics) keep(found map[string]topic) {
+// keep remembers topics that can be written to, and says whether one has another number of partitions than it had. What is
+// wrong with one, or could not be read, is looked at again each time: it may be mended.
+func (t *topics) keep(found map[string]topic) (recounted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.known == nil || len(t.units)+len(found) > maxKnownTopics {
 		t.known, t.units = make(map[string]topic), make(map[string][]string)
+		t.recounts = make(map[string]recount)
 	}
 	for name, one := range found {
 		if one.err != nil {
@@ -117,10 +127,31 @@ func (t *topics) keep(found map[string]topic) {
 		} else {
 			t.known[name] = one
 		}
-		if len(t.units[name]) != one.partitions {
+		if had := len(t.units[name]); had != one.partitions {
 			t.units[name] = unitsOf(name, one.partitions)
+			if had > 0 {
+				t.recounts[name], recounted = recount{at: one.at, from: had, to: one.partitions}, true
+			}
 		}
 	}
+	return recounted
+}
+
+// recountedFor is how long a change of partitions is told: long enough for a person to see it.
+const recountedFor = time.Hour
+
+// warnings says what may hurt of how a topic has changed.
+func (t *topics) warnings(name string, now time.Time) []broker.Warning {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	change, ok := t.recounts[name]
+	if !ok || now.Sub(change.at) > recountedFor {
+		return nil
+	}
+	const said = "topic %s has %d partitions and had %d: keys have moved to others, and where old and new ones are read " +
+		"side by side a key's order rests on versions"
+	detail := broker.Bounded(fmt.Sprintf(said, name, change.to, change.from))
+	return []broker.Warning{{Reason: broker.WarnPartitions, Detail: detail}}
 }
 
 // unitsOf names the partitions of a topic.

@@ -39,6 +39,52 @@ func (p *Publisher) Units() []string {
 // hashKeys chooses partitions by the keys' murmur2 hash, as Java clients do.
 func hashKeys() kgo.Partitioner { return kgo.StickyKeyPartitioner(nil) }
 
+// steady chooses partitions by the keys' hash among as many as a topic had at the first record of the call. What a key has
+// in one call is on its way together, and only within a partition is it kept in order: partitions that are added
+// meanwhile are for the next call.
+type steady struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func newSteady() *steady { return &steady{counts: make(map[string]int)} }
+
+// anew begins a call.
+func (s *steady) anew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.counts)
+}
+
+// among returns how many partitions the call goes by, where the topic has so many now.
+func (s *steady) among(topic string, now int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if before := s.counts[topic]; before > 0 && before < now {
+		return before
+	}
+	s.counts[topic] = now
+	return now
+}
+
+// ForTopic implements kgo.Partitioner.
+func (s *steady) ForTopic(topic string) kgo.TopicPartitioner {
+	return steadyTopic{TopicPartitioner: hashKeys().ForTopic(topic), all: s, name: topic}
+}
+
+// steadyTopic is steady for one topic. All records have keys.
+type steadyTopic struct {
+	kgo.TopicPartitioner
+
+	all  *steady
+	name string
+}
+
+// Partition implements kgo.TopicPartitioner.
+func (t steadyTopic) Partition(r *kgo.Record, n int) int {
+	return t.TopicPartitioner.Partition(r, t.all.among(t.name, n))
+}
+
 // partitioner tells where the library will send a key.
 type partitioner struct {
 	keys    kgo.TopicPartitioner // for records with a key it depends on nothing but the key
