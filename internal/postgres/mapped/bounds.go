@@ -27,6 +27,17 @@ func HeadersSize(column string) string {
 		") ELSE pg_column_size(" + column + " #> '{}') END"
 }
 
+// unreadable says whether a json column holds what jsonb cannot: an escape that stands for no character, as \u0000 and half
+// of a pair do, or a number of a thousand digits and more. The type json takes all that as it is written, and to convert
+// it would fail, and everything that is read with it. (pg_input_is_valid tells it from PostgreSQL 16 on.)
+func unreadable(column string) string {
+	text := `replace(` + column + `::text, '\\', '')` // so that each \ that is left begins an escape
+	const pairs = `'\\u[dD][89abAB]..\\u[dD][c-fC-F]..', '', 'g'`
+	return `CASE WHEN pg_typeof(` + column + `) = 'json'::regtype THEN
+    regexp_replace(` + text + `, ` + pairs + `) ~ '\\u(0000|[dD][89a-fA-F])'
+    OR regexp_replace(replace(` + text + `, '\"', ''), '"[^"]*"', '', 'g') ~ '[eE][+]?[0-9]{3}' END`
+}
+
 // ReadHeaders reads headers as the bytes of their text, and nothing of those whose size is above the bound. The text is
 // bounded too: a number of a few bytes may be written with many thousand digits, and what is cut off is no JSON any more.
 func ReadHeaders(headers, size string) string {

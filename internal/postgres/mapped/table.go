@@ -238,15 +238,15 @@ func (t *Table) headersSize() string {
 }
 
 // headers turns a JSON object into texts by names that records carry: lower case, with - for _. What is no object is
-// left as it is, and found to be none. The length of the text is bounded first: what a few bytes stand for would not fit
-// into an object of texts.
+// left as it is, and found to be none; what cannot be read as one is taken for no object. The length of the text is bounded
+// first: what a few bytes stand for would not fit into an object of texts.
 func (t *Table) headers() string {
 	if t.Map.Headers == "" {
 		return "NULL::bytea"
 	}
 	h := column(t.Map.Headers)
-	object := "CASE WHEN octet_length(" + h + "::text) > " + headersBound + " THEN '0'::jsonb WHEN jsonb_typeof(" + h +
-		"::jsonb) = 'object' THEN (SELECT jsonb_object_agg(" +
+	object := "CASE WHEN octet_length(" + h + "::text) > " + headersBound + " THEN '0'::jsonb WHEN " + unreadable(h) +
+		" THEN '0'::jsonb WHEN jsonb_typeof(" + h + "::jsonb) = 'object' THEN (SELECT jsonb_object_agg(" +
 		"lower(replace(e.key, '_', '-')), e.value #>> '{}') FROM jsonb_each(" + h + "::jsonb) e" +
 		" WHERE e.value <> 'null') ELSE " + h + "::jsonb END"
 	return ReadHeaders("("+object+")", t.headersSize())

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/lease"
 	"github.com/postrider/postrider/internal/message"
 	"github.com/postrider/postrider/internal/postgres/mapped"
@@ -140,6 +141,42 @@ func TestHeadersOfAnySizeAreNotLoaded(t *testing.T) {
 				t.Errorf("the headers count %d bytes, want what they are", read["Claim()"][1].HeadersSize)
 			}
 		})
+	}
+}
+
+// G8: a column of type json takes what no jsonb can hold. One such row kept its shard from being read.
+func TestHeadersThatCannotBeReadAreTheFailureOfTheirRow(t *testing.T) {
+	t.Parallel()
+	table := testkit.ClassicTable()
+	table.DDL += `ALTER TABLE outbox_event ADD COLUMN headers json;`
+	table.Change = func(c *config.Columns) { c.Headers = "headers" }
+	cases := map[string]struct{ headers, value, defect string }{
+		"no character":           {`{"a": "\u0000"}`, "", defectHeaders},
+		"no character in a name": {`{"\u0000": "a"}`, "", defectHeaders},
+		"after a backslash":      {`{"a": "\\\u0000"}`, "", defectHeaders},
+		"the first of a pair":    {`{"a": "\ud83d"}`, "", defectHeaders},
+		"the second of a pair":   {`{"a": "\uDE00\ud83d"}`, "", defectHeaders},
+		"a number too large":     {`{"a": 1e200000}`, "", defectHeaders},
+		"one with a sign":        {`{"b": "\"", "a": 1.5E+200000}`, "", defectHeaders},
+		"a pair":                 {`{"a": "\ud83d\uDE00"}`, "\U0001f600", ""},
+		"a backslash":            {`{"a": "\\u0000"}`, `\u0000`, ""},
+		"a text like a number":   {`{"a": "\"1e200000"}`, `"1e200000`, ""},
+		"a number":               {`{"a": 1e20}`, "100000000000000000000", ""},
+	}
+	o, s := newTeamOutbox(t, table)
+	for name, tc := range cases {
+		o.Exec(`INSERT INTO outbox_event (event_id, aggregate_id, aggregate_version, topic, payload, headers)
+			VALUES (gen_random_uuid(), $1, 1, 'orders', '{}', $2)`, name, tc.headers)
+	}
+	rows := claimed(t, s, wide()).Rows
+	if len(rows) != len(cases) {
+		t.Errorf("Claim() = %d rows, want all %d", len(rows), len(cases))
+	}
+	for i := range rows {
+		r := &rows[i]
+		if want := cases[r.OrderingKey]; r.Defect != want.defect || r.Headers["a"] != want.value {
+			t.Errorf("%s: %q, defect %q; want %q, %q", r.OrderingKey, r.Headers, r.Defect, want.value, want.defect)
+		}
 	}
 }
 
