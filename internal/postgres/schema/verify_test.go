@@ -105,6 +105,12 @@ func TestVerifyNamesWhatIsWrongAndTheDDLMendsIt(t *testing.T) {
 			postgres.ReasonSchemaInvalid,
 			true,
 		},
+		"a missing check of keys": {
+			"ALTER TABLE message_outbox DROP CONSTRAINT message_outbox_key_check",
+			"constraint message_outbox_key_check is missing",
+			postgres.ReasonSchemaInvalid,
+			true,
+		},
 		"a missing check of held rows": {
 			"DROP FUNCTION message_outbox_refuse_held CASCADE",
 			"function message_outbox_refuse_held is missing, trigger message_outbox_held_gate is missing",
@@ -257,6 +263,7 @@ func TestTheOutboxRefusesRowsThatCouldNeverMove(t *testing.T) {
 		"a position below 0":            insert + "position" + values + "-1)",
 		"a version of 0":                insert + "aggregate_version" + values + "0)",
 		"a version below 0":             insert + "aggregate_version" + values + "-1)",
+		"a key that fits no index":      strings.Replace(insert+"held"+values+"false)", "'k'", "repeat('k', 2049)", 1),
 		"a held row without a gate":     insert + "held" + values + "true)",
 		"one held row among others":     insert + "held" + values + "false), (gen_random_uuid(), 't', 's', 'k', '', now(), true)",
 		"a position that is changed":    `UPDATE message_outbox SET position = -position`,

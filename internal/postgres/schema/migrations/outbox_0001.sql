@@ -25,9 +25,11 @@ CREATE TABLE {outbox} (
   last_error_code   text,
   failure_id        bigint
 );
--- What no relay could ever move is refused: the floor begins at 0, and versions at 1.
+-- What no relay could ever move is refused: the floor begins at 0, and versions at 1, and a key that fits into no index could
+-- not be made to wait.
 ALTER TABLE {outbox} ADD CONSTRAINT {name:outbox_position_check} CHECK (position > 0);
 ALTER TABLE {outbox} ADD CONSTRAINT {name:outbox_version_check} CHECK (aggregate_version > 0);
+ALTER TABLE {outbox} ADD CONSTRAINT {name:outbox_key_check} CHECK (octet_length(ordering_key) <= 2048);
 CREATE INDEX {name:outbox_ready} ON {outbox} (shard, position) WHERE NOT held;
 CREATE INDEX {name:outbox_held} ON {outbox} (ordering_key, position) WHERE held;
 CREATE INDEX {name:outbox_expiry} ON {outbox} (expires_at) WHERE expires_at IS NOT NULL;
