@@ -1,12 +1,8 @@
 package main
 
 import (
-	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -15,48 +11,9 @@ import (
 	"github.com/postrider/postrider/test/testkit"
 )
 
-// smallDisk mounts a file system for the test.
-func smallDisk(t *testing.T, size string) string {
-	t.Helper()
-	testkit.NeedsRoot(t)
-	dir := testkit.SharedDir(t)
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755,size="+size); err != nil {
-		t.Fatalf("mounting a tmpfs: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Errorf("unmounting %s: %v", dir, err)
-		}
-	})
-	return dir
-}
-
-// zeros is an endless file.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }
-
-// fill leaves no space on a disk, and returns what frees it.
-func fill(t *testing.T, dir string) (free func()) {
-	t.Helper()
-	f, err := os.Create(filepath.Join(dir, "filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close() //nolint:errcheck // it is full
-	if _, err := io.Copy(f, zeros{}); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("filling the disk: %v", err)
-	}
-	return func() {
-		if err := os.Remove(f.Name()); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestAsRootUpSaysThatTheDiskIsFull(t *testing.T) {
 	t.Parallel()
-	dir := smallDisk(t, "8m")
+	dir := testkit.Disk(t, "size=8m")
 	code, out, errs := call(t, "up", "-f", samplesDir, "--data", filepath.Join(dir, "data"))
 	if code != 1 || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "no space left on the device of "+dir) ||
 		!strings.Contains(errs, "free about 200 MB there, or choose another folder") {
@@ -66,12 +23,12 @@ func TestAsRootUpSaysThatTheDiskIsFull(t *testing.T) {
 
 func TestAsRootUpRecoversFromAFullDisk(t *testing.T) {
 	t.Parallel()
-	dir := smallDisk(t, "256m")
+	dir := testkit.Disk(t, "size=256m")
 	e := startEmbedded(t, dir)
 	e.isReady()
 	written := e.order("order-1")
 	e.applied(written)
-	free := fill(t, dir)
+	free := testkit.Fill(t, dir)
 
 	lost := "the embedded PostgreSQL is lost, trying to start it again: no space left on the device of " +
 		filepath.Join(e.data, "postgres") + " for the embedded PostgreSQL: free about 200 MB there"

@@ -2,7 +2,6 @@ package local_test
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/postrider/postrider/internal/local"
+	"github.com/postrider/postrider/test/testkit"
 )
 
 // lostWithin waits until a server is lost.
@@ -39,7 +39,7 @@ func openStreams(t *testing.T, server *local.NATS) (*natsgo.Conn, jetstream.JetS
 
 func TestAsRootNATSGoesOnAfterAFullDisk(t *testing.T) {
 	t.Parallel()
-	dir := tmpfs(t, "size=64m")
+	dir := testkit.Disk(t, "size=64m")
 	server, err := local.StartNATS(t.Context(), local.NATSConfig{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -65,14 +65,15 @@ func TestAsRootNATSGoesOnAfterAFullDisk(t *testing.T) {
 	for range stored {
 		publish(js)
 	}
-	filler := fill(t, dir)
+	free := testkit.Fill(t, dir)
 	for range 100 { // some may still fit
 		_ = conn.Publish("s", payload) // nobody answers
 	}
 	lostWithin(t, server.Lost(), 30*time.Second)
 	mustBeDiskFull(t, server.Err(), dir)
 
-	if err := errors.Join(os.Remove(filler), server.Start(t.Context()), server.Err()); err != nil {
+	free()
+	if err := errors.Join(server.Start(t.Context()), server.Err()); err != nil {
 		t.Fatal(err)
 	}
 	_, js = openStreams(t, server)

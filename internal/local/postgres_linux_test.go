@@ -2,51 +2,14 @@ package local_test
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/postrider/postrider/internal/local"
 	"github.com/postrider/postrider/test/testkit"
 )
-
-// tmpfs mounts a small file system for the test.
-func tmpfs(t *testing.T, options string) string {
-	t.Helper()
-	testkit.NeedsRoot(t)
-	dir := testkit.SharedDir(t)
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options+",mode=0755"); err != nil {
-		t.Fatalf("mounting a tmpfs: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Errorf("unmounting %s: %v", dir, err)
-		}
-	})
-	return dir
-}
-
-// zeros is an endless file.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }
-
-// fill leaves no space in a folder's file system, and returns the file that takes it.
-func fill(t *testing.T, dir string) string {
-	t.Helper()
-	f, err := os.Create(filepath.Join(dir, "filler"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close() //nolint:errcheck // it is full
-	if _, err := io.Copy(f, zeros{}); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("filling the disk: %v", err)
-	}
-	return f.Name()
-}
 
 func mustBeDiskFull(t *testing.T, err error, dir string) {
 	t.Helper()
@@ -61,38 +24,36 @@ func mustBeDiskFull(t *testing.T, err error, dir string) {
 
 func TestAsRootDiskFullForTheData(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(tmpfs(t, "size=8m"), "pg")
+	dir := filepath.Join(testkit.Disk(t, "size=8m"), "pg")
 	_, err := local.StartPostgres(t.Context(), local.PostgresConfig{Dir: dir})
 	mustBeDiskFull(t, err, dir)
 }
 
 func TestAsRootDiskFullForNATS(t *testing.T) {
 	t.Parallel()
-	dir := tmpfs(t, "size=64k")
-	fill(t, dir)
+	dir := testkit.Disk(t, "size=64k")
+	testkit.Fill(t, dir)
 	_, err := local.StartNATS(t.Context(), local.NATSConfig{Dir: dir})
 	mustBeDiskFull(t, err, dir)
 }
 
 func TestAsRootDiskFullForAServerThatRanBefore(t *testing.T) {
 	t.Parallel()
-	mounted := tmpfs(t, "size=256m")
+	mounted := testkit.Disk(t, "size=256m")
 	dir := filepath.Join(mounted, "pg")
 	stop(t, startPostgres(t, local.PostgresConfig{Dir: dir}))
-	filler := fill(t, mounted)
+	free := testkit.Fill(t, mounted)
 
 	_, err := local.StartPostgres(t.Context(), local.PostgresConfig{Dir: dir})
 	mustBeDiskFull(t, err, dir)
 
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	free()
 	stop(t, startPostgres(t, local.PostgresConfig{Dir: dir})) // before the file system goes
 }
 
 func TestAsRootCacheNotWritable(t *testing.T) {
 	t.Parallel()
-	dir := tmpfs(t, "ro")
+	dir := testkit.Disk(t, "ro")
 	_, err := local.StartPostgres(t.Context(), local.PostgresConfig{Cache: filepath.Join(dir, "a", "b")})
 	var refused *local.CacheError
 	if !errors.As(err, &refused) || refused.Dir != dir || refused.Owner != "root" {
