@@ -13,20 +13,6 @@ import (
 	"github.com/postrider/postrider/test/testkit"
 )
 
-// postgresAccount is whom PostgreSQL runs as where the tests are root's.
-const postgresAccount = 65534
-
-// uncounted checks that nothing is held against any message, and that none is given up.
-func (o *orders) uncounted() {
-	o.t.Helper()
-	counted := testkit.Value[int](o.db, `SELECT count(*) FROM message_outbox
-		WHERE held OR attempts > 0 OR unknowns > 0 OR first_failed_at IS NOT NULL OR failing_for > '0'`)
-	letters := testkit.Value[int](o.db, `SELECT count(*) FROM message_failure`)
-	if counted != 0 || letters != 0 {
-		o.t.Errorf("something counts against %d messages, and %d are dead letters", counted, letters)
-	}
-}
-
 // tablesOnADisk is a database whose tables have a disk of their own.
 func tablesOnADisk(t *testing.T, disk string) *orders {
 	t.Helper()
@@ -35,9 +21,7 @@ func tablesOnADisk(t *testing.T, disk string) *orders {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(dir, postgresAccount, postgresAccount); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ForPostgres(t, dir)
 	testkit.Postgres(t, testkit.OnServer(server)).Exec("CREATE TABLESPACE small LOCATION '" + dir + "'")
 	return newOrders(t, testkit.OnServer(server), testkit.OwnDatabase(map[string]string{"default_tablespace": "small"}))
 }
@@ -54,6 +38,7 @@ func (o *orders) onFullDisk(disk string, budget config.Budget) (life *life, free
 	cfg, nats := o.cfg, *o.cfg.NATS
 	nats.Servers = []string{"nats://" + broker.Addr()}
 	cfg.NATS, cfg.Budget = &nats, budget
+	cfg.Lease, cfg.Batch.PublishTimeout = config.Duration(30*time.Second), slow
 	_, life = o.start(cfg)
 	o.write(flowing)
 	o.published(flowing)

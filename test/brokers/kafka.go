@@ -149,7 +149,7 @@ func startKafka(ctx context.Context, install kafkaFiles, cfg KafkaConfig, node k
 	if err := install.makeData(data, node.id); err != nil {
 		return nil, err
 	}
-	if k.pki, err = newPKI(k.dir); err != nil {
+	if k.pki, err = NewPKI(k.dir); err != nil {
 		return nil, err
 	}
 	properties := map[string]string{

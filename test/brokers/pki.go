@@ -25,8 +25,8 @@ type PKI struct {
 	ClientDir string
 }
 
-// newPKI makes an authority below the folder. Each call makes another one.
-func newPKI(dir string) (PKI, error) {
+// NewPKI makes an authority below the folder. Each call makes another one.
+func NewPKI(dir string) (PKI, error) {
 	p := PKI{
 		CA: filepath.Join(dir, "ca.crt"), ServerPEM: filepath.Join(dir, "server.pem"),
 		ServerCert: filepath.Join(dir, "server.crt"), ServerKey: filepath.Join(dir, "server.key"),

@@ -164,7 +164,7 @@ func startRabbit(ctx context.Context, install rabbitFiles, cfg RabbitMQConfig) (
 			err = errors.Join(err, r.stopNames(context.WithoutCancel(ctx)), os.RemoveAll(r.dir))
 		}
 	}()
-	if r.pki, err = newPKI(r.dir); err != nil {
+	if r.pki, err = NewPKI(r.dir); err != nil {
 		return nil, err
 	}
 	for name, content := range map[string]string{

@@ -135,6 +135,19 @@ func ServerDir(t testing.TB) string {
 	return dir
 }
 
+// ForPostgres gives a file or a folder to the account that PostgreSQL runs as, which is another than ours where we are
+// root.
+func ForPostgres(t testing.TB, path string) {
+	t.Helper()
+	const nobody = 65534
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := os.Chown(path, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // PostgresServer starts a server for this test alone, which may be killed and restarted.
 func PostgresServer(t testing.TB, cfg local.PostgresConfig) *local.Postgres {
 	t.Helper()
