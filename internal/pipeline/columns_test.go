@@ -1,16 +1,19 @@
 package pipeline_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/postrider/postrider/internal/config"
 	"github.com/postrider/postrider/internal/postgres"
 	"github.com/postrider/postrider/internal/postgres/mapped"
 	"github.com/postrider/postrider/internal/postgres/schema"
 	"github.com/postrider/postrider/internal/verify"
+	"github.com/postrider/postrider/test/brokers"
 	"github.com/postrider/postrider/test/testkit"
 )
 
@@ -68,57 +71,141 @@ func TestTheTablesOfOtherProjectsArePublishedAndVerified(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOrders(t)
-			table := tc.table
-			table.Change = func(c *config.Columns) { c.Destination = "" }
-			names := postgres.Names{Schema: o.db.Schema, Outbox: table.Name}
-			o.cfg.Outbox.Table, o.cfg.Outbox.Columns = table.Name, table.Columns()
-			if table.Unordered() {
-				o.cfg.Ordering = config.OrderingNone
-			}
-			look := mapped.Table{
-				Names: names, Map: *table.Columns(), Unordered: table.Unordered(), Shards: 4,
-				Relay: o.cfg.Resource.String(),
-			}
-			o.db.Exec(table.DDL)
-			if err := schema.Apply(t.Context(), o.db.Pool(), names, schema.Options{
-				Components: []schema.Component{schema.Outbox}, Shards: 4,
-				Columns: table.Columns(), Unordered: table.Unordered(),
-			}); err != nil {
-				t.Fatal(err)
-			}
-			o.db.Exec(testkit.IndexSQL(look.Index()))
+			o := newTeam(t, tc.table)
 			_, life := o.start(o.cfg)
 			for i := range 20 {
-				key := []string{"a", "b"}[i%2]
-				if _, err := o.db.Pool().Exec(t.Context(), table.WriteSQL, uuid.New(), key); err != nil {
+				if err := o.insert([]string{"a", "b"}[i%2]); err != nil {
 					t.Fatal(err)
 				}
 			}
-			testkit.Eventually(t, patience, "every row is settled", func() bool {
-				return testkit.Value[int](o.db, tc.left) == 0
-			})
+			o.settled(tc.left)
 			if err := life.drain(); err != nil {
 				t.Errorf("Run() = %v", err)
 			}
-			read, err := mapped.Read(t.Context(), o.db.Pool(), look)
-			if err != nil {
-				t.Fatal(err)
-			}
-			stream, err := o.broker.JetStream().Stream(t.Context(), o.cfg.NATS.Stream)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := stream.CachedInfo().State.Msgs; n != 20 {
-				t.Errorf("the stream holds %d messages, want 20", n)
-			}
-			report, err := verify.Run(t.Context(), verify.Input{Grace: time.Minute, Relays: []verify.Relay{{
-				Name: "relay", Pool: o.db.Pool(), Tables: names, Columns: read,
-				Stream: verify.Stream{JS: o.broker.JetStream(), Name: o.cfg.NATS.Stream},
-			}}})
-			if err != nil || !report.OK() {
-				t.Errorf("verify = %v, %+v", err, report)
-			}
+			o.kept(20)
 		})
+	}
+}
+
+// team is a place for a relay whose outbox is a table that a team already has.
+type team struct {
+	*orders
+
+	table testkit.TeamTable
+	look  mapped.Table
+}
+
+func newTeam(t *testing.T, table testkit.TeamTable, on ...testkit.PostgresOption) *team {
+	t.Helper()
+	o := &team{orders: newOrders(t, on...), table: table}
+	o.table.Change = func(c *config.Columns) { c.Destination = "" }
+	columns, names := o.table.Columns(), postgres.Names{Schema: o.db.Schema, Outbox: table.Name}
+	o.cfg.Outbox.Table, o.cfg.Outbox.Columns = table.Name, columns
+	if table.Unordered() {
+		o.cfg.Ordering = config.OrderingNone
+	}
+	o.look = mapped.Table{
+		Names: names, Map: *columns, Unordered: table.Unordered(), Shards: 4, Relay: o.cfg.Resource.String(),
+	}
+	o.db.Exec(table.DDL)
+	if err := schema.Apply(t.Context(), o.db.Pool(), names, schema.Options{
+		Components: []schema.Component{schema.Outbox}, Shards: 4, Columns: columns, Unordered: table.Unordered(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	o.db.Exec(testkit.IndexSQL(o.look.Index()))
+	return o
+}
+
+// insert writes one message of a key as the project's own writers do.
+func (o *team) insert(key string) error {
+	_, err := o.db.Pool().Exec(o.t.Context(), o.table.WriteSQL, uuid.New(), key)
+	return err
+}
+
+// insertRounds writes so many messages of each of some keys, side by side.
+func (o *team) insertRounds(keys, rounds int) {
+	o.t.Helper()
+	var writers errgroup.Group
+	for k := range keys {
+		writers.Go(func() error {
+			for range rounds {
+				if err := o.insert("order-" + strconv.Itoa(k)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := writers.Wait(); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// settled waits until the count of rows that are left is 0.
+func (o *team) settled(left string) {
+	o.t.Helper()
+	testkit.Eventually(o.t, patience, "every row is settled", func() bool {
+		return testkit.Value[int](o.db, left) == 0
+	})
+}
+
+// kept checks that the stream holds so many messages, each once, and holds the table to it.
+func (o *team) kept(n int) {
+	o.t.Helper()
+	read, err := mapped.Read(o.t.Context(), o.db.Pool(), o.look)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	stream, err := o.broker.JetStream().Stream(o.t.Context(), o.cfg.NATS.Stream)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if got := stream.CachedInfo().State.Msgs; got != uint64(n) {
+		o.t.Errorf("the stream holds %d messages, want %d", got, n)
+	}
+	report, err := verify.Run(o.t.Context(), verify.Input{Grace: time.Minute, Relays: []verify.Relay{{
+		Name: "relay", Pool: o.db.Pool(), Tables: o.look.Names, Columns: read,
+		Stream: verify.Stream{JS: o.broker.JetStream(), Name: o.cfg.NATS.Stream},
+	}}})
+	if err != nil || !report.OK() {
+		o.t.Errorf("verify = %v, %+v", err, report)
+	}
+}
+
+// P11: two relays share a team's own table over a pooler in transaction mode, with fewer connections to the server than
+// they have to it, and one of them leaves meanwhile: each row is there once, and those of a key in order.
+func TestATeamsTableBehindAPoolerIsPublishedInOrder(t *testing.T) {
+	t.Parallel()
+	const keys, rounds, connections = 12, 20, 3
+	o := newTeam(t, testkit.ClassicTable(), testkit.OwnDatabase(nil))
+	pooler := testkit.PgBouncer(t, brokers.PgBouncerConfig{
+		Host: o.db.Host, Port: o.db.Port, Users: map[string]string{o.db.User: o.db.Password}, PoolSize: connections,
+	})
+	o.cfg.Source.Port = int32(pooler.Port())
+	o.cfg.Lease, o.cfg.Batch.PublishTimeout = config.Duration(30*time.Second), slow
+	_, first := o.start(o.cfg)
+	_, second := o.start(o.cfg)
+	shared := func() bool {
+		a, b := first.report(t.Context()).Relay, second.report(t.Context()).Relay
+		return a != nil && b != nil && len(a.HeldShards) == 2 && len(b.HeldShards) == 2
+	}
+	testkit.Eventually(t, 2*patience, "each relay has its share", shared)
+	o.insertRounds(keys, rounds)
+	if n := testkit.Value[int](o.db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+		AND application_name LIKE 'postrider relay %'`); n == 0 || n > connections {
+		t.Errorf("the relays have %d sessions, want at most the pooler's %d", n, connections)
+	}
+	if err := first.drain(); err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+	o.insertRounds(keys, rounds)
+	o.settled(`SELECT count(*) FROM outbox_event WHERE status <> 'published'`)
+	second.becomes("DatabaseReachable", "True Reachable")
+	second.becomes("SchemaReady", "True SchemaCurrent")
+	o.kept(2 * keys * rounds)
+	ids := testkit.Values[string](o.db, `SELECT event_id::text FROM outbox_event WHERE attempts = 0`)
+	if others := o.orderedBut(ids); len(others) != 0 || len(ids) != 2*keys*rounds {
+		t.Errorf("%d rows failed no attempt, want all, and %d messages are of no such row", len(ids), len(others))
 	}
 }
