@@ -184,7 +184,7 @@ func TestAFullQueueCountsNoAttempt(t *testing.T) {
 	})
 }
 
-// A memory alarm stops the broker from reading: what was not sent waits, nothing is rejected, and all flows again.
+// Q1: an alarm stops the broker from reading: what was not sent waits, nothing is rejected, and all flows again.
 func TestABlockedBrokerIsAStateAndHeals(t *testing.T) {
 	t.Parallel()
 	server := testkit.RabbitMQServer(t, brokers.RabbitMQConfig{})
@@ -192,24 +192,39 @@ func TestABlockedBrokerIsAStateAndHeals(t *testing.T) {
 	p := newPublisher(t, testConfig(t, server, server.Addr()), PublisherConfig{
 		Exchange: testExchange, RoutingKey: testRoutingKey, Topology: Verify,
 	})
-	want(t, "before", publish(t, p, to(""))[0], broker.Confirmed, "")
-	server.MustEval("vm_memory_monitor:set_vm_memory_high_watermark(0.000001)")
-	testkit.Eventually(t, answerTime, "the broker is seen to be blocked", func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		blocked := false
-		for _, c := range p.Publish(ctx, []message.Message{to(""), brokertest.Message("b", 1)}) {
-			if c.Outcome == broker.Rejected || c.Outcome == broker.Ambiguous {
-				t.Errorf("a message of a blocked broker is %s %s", c.Outcome, c.Reason)
+	for _, alarm := range []struct{ resource, raise, clear string }{
+		{
+			"memory", "vm_memory_monitor:set_vm_memory_high_watermark(0.000001)",
+			"vm_memory_monitor:set_vm_memory_high_watermark(0.8)",
+		},
+		{
+			"disk", "rabbit_disk_monitor:set_disk_free_limit(1 bsl 60)",
+			"rabbit_disk_monitor:set_disk_free_limit(1)",
+		},
+	} {
+		want(t, "before the alarm of "+alarm.resource, publish(t, p, to(""))[0], broker.Confirmed, "")
+		server.MustEval(alarm.raise)
+		testkit.Eventually(t, answerTime, "there is an alarm of "+alarm.resource, func() bool {
+			raised := server.MustEval("rabbit_alarm:get_alarms()")
+			return strings.Contains(raised, "{resource_limit, "+alarm.resource+",")
+		})
+		testkit.Eventually(t, answerTime, "the broker is seen to be blocked by "+alarm.resource, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			blocked := false
+			for _, c := range p.Publish(ctx, []message.Message{to(""), brokertest.Message("b", 1)}) {
+				if c.Outcome == broker.Rejected || c.Outcome == broker.Ambiguous {
+					t.Errorf("a message of a broker that %s blocks is %s %s", alarm.resource, c.Outcome, c.Reason)
+				}
+				blocked = blocked || c.Reason == broker.ReasonBlocked
 			}
-			blocked = blocked || c.Reason == broker.ReasonBlocked
-		}
-		return blocked
-	})
-	server.MustEval("vm_memory_monitor:set_vm_memory_high_watermark(0.8)")
-	testkit.Eventually(t, answerTime, "messages flow again", func() bool {
-		return publish(t, p, to(""))[0].Outcome == broker.Confirmed
-	})
+			return blocked
+		})
+		server.MustEval(alarm.clear)
+		testkit.Eventually(t, answerTime, "messages flow again after "+alarm.resource, func() bool {
+			return publish(t, p, to(""))[0].Outcome == broker.Confirmed
+		})
+	}
 }
 
 func TestLogins(t *testing.T) {
