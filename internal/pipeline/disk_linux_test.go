@@ -55,7 +55,7 @@ func (o *orders) wellAgain(life *life, rows int) {
 	o.t.Helper()
 	o.published(rows)
 	life.becomes("DatabaseReachable", "True Reachable")
-	o.uncounted()
+	o.db.Uncounted()
 	if report := o.verified(); !report.OK() {
 		o.t.Errorf("verify: %+v", report)
 	}
@@ -72,7 +72,7 @@ func TestAsRootAFullDiskOfTheDatabaseIsAStateAndHeals(t *testing.T) {
 	life, free := o.onFullDisk(disk, budget)
 	full := time.Now()
 	testkit.Eventually(t, patience, "the disk is full for longer than the budget", func() bool {
-		o.uncounted()
+		o.db.Uncounted()
 		return time.Since(full) > 2*budget.MaxElapsed.D()
 	})
 	life.becomes("DatabaseReachable", "False DatabaseFull")

@@ -100,19 +100,6 @@ func (o *orders) published(n int) {
 	})
 }
 
-// uncounted checks that nothing counts against any message, nor did before it was published, and that none is given up.
-func (o *orders) uncounted() {
-	o.t.Helper()
-	counted := testkit.Value[int](o.db, `SELECT count(*) FROM (
-		SELECT attempts, unknowns, first_failed_at FROM message_outbox
-		UNION ALL SELECT attempts, unknowns, first_failed_at FROM message_outbox_published) x
-		WHERE attempts > 0 OR unknowns > 0 OR first_failed_at IS NOT NULL`)
-	letters := testkit.Value[int](o.db, `SELECT count(*) FROM message_failure`)
-	if counted != 0 || letters != 0 {
-		o.t.Fatalf("something counts against %d messages, and %d are dead letters", counted, letters)
-	}
-}
-
 // held counts the leases that are held.
 func (o *orders) held() int {
 	o.t.Helper()

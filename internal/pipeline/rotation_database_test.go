@@ -149,7 +149,7 @@ func (s *secured) serverFirst(c change) {
 	before := s.sessions()
 	s.db.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", s.user)
 	s.life.becomes("DatabaseReachable", c.refused)
-	s.uncounted()
+	s.db.Uncounted()
 	s.says(c.secret, databaseTaken)
 	s.closed(before)
 	s.goesOn()
@@ -173,7 +173,7 @@ func TestARelayTakesNewCredentialsOfPostgreSQLWithoutALoss(t *testing.T) {
 	s.secretFirst(s.certificate())
 	s.serverFirst(s.certificate())
 	s.everything()
-	s.uncounted()
+	s.db.Uncounted()
 	if report := s.verified(); !report.OK() {
 		t.Errorf("verify: %+v", report)
 	}

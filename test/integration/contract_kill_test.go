@@ -160,11 +160,13 @@ func TestG1ARelayKilledAfterReadingAndBeforePublishingLosesNothing(t *testing.T)
 	if got := b.stored(); got != 2 {
 		t.Fatalf("the stream holds %d messages at the kill, want the 2 from before", got)
 	}
+	b.orders.Uncounted()
 
 	launch(t, commands.in(t), "relay", b.relay)
 	if got := duplicates(b.balanced()); got != 0 {
 		t.Errorf("%d duplicates of messages that were never published", got)
 	}
+	b.orders.Uncounted()
 }
 
 func TestG2ARelayKilledAfterPublishingAndBeforeTheConfirmationHasPublishedNothing(t *testing.T) {

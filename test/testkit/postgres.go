@@ -334,6 +334,20 @@ func (db *DB) QueryRow(statement string, args []any, into ...any) {
 	}
 }
 
+// Uncounted fails the test where something counts against a message of its outbox, or did before the message was
+// published, or where one is given up.
+func (db *DB) Uncounted() {
+	db.t.Helper()
+	counted := Value[int](db, `SELECT count(*) FROM (
+		SELECT attempts, unknowns, first_failed_at FROM message_outbox
+		UNION ALL SELECT attempts, unknowns, first_failed_at FROM message_outbox_published) x
+		WHERE attempts > 0 OR unknowns > 0 OR first_failed_at IS NOT NULL`)
+	letters := Value[int](db, "SELECT count(*) FROM message_failure")
+	if counted != 0 || letters != 0 {
+		db.t.Fatalf("something counts against %d messages, and %d are dead letters", counted, letters)
+	}
+}
+
 // Value reads one value.
 func Value[T any](db *DB, statement string, args ...any) T {
 	db.t.Helper()
