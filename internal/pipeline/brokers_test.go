@@ -37,6 +37,17 @@ func (o *orders) elsewhere(prefix string, change func(*config.Relay)) {
 	}
 }
 
+// toKafka is the configuration of a relay to a topic, over plain connections.
+func (o *orders) toKafka(topic string, addresses ...string) config.Relay {
+	cfg := o.cfg
+	cfg.NATS = nil
+	cfg.Lease, cfg.Batch.PublishTimeout = config.Duration(30*time.Second), slow
+	cfg.Kafka = &config.Kafka{
+		BootstrapServers: addresses, Topic: topic, TLS: config.TLS{Mode: config.TLSInsecure}, Compression: "None",
+	}
+	return cfg
+}
+
 func TestARelayPublishesToKafka(t *testing.T) {
 	t.Parallel()
 	o := newOrders(t)
@@ -61,31 +72,18 @@ func TestARelaySaysThatItsTopicHasOtherPartitions(t *testing.T) {
 	o := newOrders(t)
 	server := testkit.Kafka(t)
 	topic := server.Topic(2, nil)
-	cfg := o.cfg
-	cfg.NATS = nil
-	cfg.Lease, cfg.Batch.PublishTimeout = config.Duration(30*time.Second), slow
-	cfg.Kafka = &config.Kafka{
-		BootstrapServers: []string{server.Addr()}, Topic: topic, TLS: config.TLS{Mode: config.TLSInsecure},
-		Compression: "None",
-	}
-	r, life := o.start(cfg)
+	_, life := o.start(o.toKafka(topic, server.Addr()))
 	o.write(9)
 	o.published(9)
-	told := func() string {
-		for _, c := range r.Report(t.Context()).Conditions {
-			if c.Type == "PartitionCountChanged" {
-				return c.Status + " " + c.Reason + ": " + c.Message
-			}
-		}
-		return ""
-	}
-	if got := told(); got != "" {
-		t.Errorf("before: %s", got)
+	const told = "PartitionCountChanged"
+	if got, ok := life.condition(told); ok {
+		t.Errorf("before: %+v", got)
 	}
 	server.SetPartitions(topic, 7)
-	testkit.Eventually(t, patience, "the change is told", func() bool {
-		return strings.HasPrefix(told(), "True KeysMoved: topic "+topic+" has 7 partitions and had 2: ")
-	})
+	life.becomes(told, "True KeysMoved")
+	if got, _ := life.condition(told); !strings.HasPrefix(got.Message, "topic "+topic+" has 7 partitions and had 2: ") {
+		t.Errorf("it is told as %q", got.Message)
+	}
 	o.write(90)
 	o.published(99)
 	if n := testkit.Value[int](o.db, `SELECT max(n) FROM (SELECT count(*) FILTER (WHERE at <> before) AS n FROM (
@@ -197,13 +195,8 @@ func throughKafka(t *testing.T, fencing bool) {
 	server := testkit.Kafka(t)
 	topic := server.Topic(6, nil)
 	o := newOrders(t)
-	relay := o.cfg
-	relay.NATS = nil
-	relay.Lease, relay.Batch.PublishTimeout = config.Duration(30*time.Second), slow
-	relay.Kafka = &config.Kafka{
-		BootstrapServers: []string{server.Addr()}, TLS: config.TLS{Mode: config.TLSInsecure}, Topic: topic,
-		Compression: "None", TransactionalFencing: fencing,
-	}
+	relay := o.toKafka(topic, server.Addr())
+	relay.Kafka.TransactionalFencing = fencing
 	o.start(relay)
 	b := newBilling(t)
 	b.fromKafka(server, topic)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -171,13 +172,22 @@ func (r *life) becomes(name, want string) {
 	}()
 	testkit.Eventually(r.t, patience, name+" is "+want, func() bool {
 		got = ""
-		for _, c := range r.report(r.t.Context()).Conditions {
-			if c.Type == name {
-				got = c.Status + " " + c.Reason
-			}
+		if c, ok := r.condition(name); ok {
+			got = c.Status + " " + c.Reason
 		}
 		return got == want
 	})
+}
+
+// condition returns a condition as it is now, and false where there is none.
+func (r *life) condition(name string) (statusz.Condition, bool) {
+	r.t.Helper()
+	all := r.report(r.t.Context()).Conditions
+	i := slices.IndexFunc(all, func(c statusz.Condition) bool { return c.Type == name })
+	if i < 0 {
+		return statusz.Condition{}, false
+	}
+	return all[i], true
 }
 
 func (b *billing) start() (*pipeline.Consumer, *life) {

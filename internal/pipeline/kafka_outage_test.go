@@ -16,14 +16,8 @@ func TestG7AKafkaPartitionThatIsDownForLongerThanTheBudgetMakesNoDeadLetter(t *t
 	server := testkit.KafkaCluster(t)
 	topic := server.PlacedTopic(nil, []int32{1}, []int32{3}, []int32{2})
 	o := newOrders(t)
-	cfg := o.cfg
-	cfg.NATS = nil
-	cfg.Lease, cfg.Batch.PublishTimeout = config.Duration(30*time.Second), slow
+	cfg := o.toKafka(topic, server.Addrs()...)
 	cfg.Budget.MaxAttempts, cfg.Budget.MaxElapsed = 2, config.Duration(elapsed)
-	cfg.Kafka = &config.Kafka{
-		BootstrapServers: server.Addrs(), Topic: topic, TLS: config.TLS{Mode: config.TLSInsecure},
-		Compression: "None",
-	}
 	_, life := o.start(cfg)
 	const round = 27 // three messages of each key
 	o.write(round)

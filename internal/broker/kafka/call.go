@@ -159,9 +159,7 @@ func (c *call) lookUp(ctx context.Context, with *client) (map[string]topic, erro
 	if err != nil {
 		return nil, err
 	}
-	if c.publisher.topics.keep(looked) {
-		c.publisher.renew()
-	}
+	c.publisher.learn(looked)
 	maps.Copy(found, looked)
 	return found, nil
 }

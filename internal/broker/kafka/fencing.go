@@ -63,7 +63,7 @@ func (p *Publisher) giveFenced(f broker.Fence, with *client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.shards[f.Shard]
-	if p.closed || h.term != f.Term || h.client != nil || with.renewal != p.renewals {
+	if p.closed || h.term != f.Term || h.client != nil || p.renewedLocked(with) {
 		p.dropLocked(with)
 		return
 	}

@@ -173,9 +173,13 @@ func (p *Publisher) dropOlder(name string, takes int) {
 	})
 }
 
-// renew drops all clients, those in use when they are given back: each goes by what it has seen itself, and a key is not
-// to go to one partition and to another as its batches meet this client or that. So it moves once.
-func (p *Publisher) renew() {
+// learn keeps what a look has shown. Where a topic has another number of partitions than it had, it drops all clients,
+// those in use when they are given back: each goes by what it has seen itself, and a key is not to go to one partition and
+// to another as its batches meet this client or that. So it moves once.
+func (p *Publisher) learn(found map[string]topic) {
+	if !p.topics.keep(found) {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.renewals++
@@ -195,14 +199,16 @@ func (p *Publisher) renew() {
 func (p *Publisher) renewed(c *client) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return c.renewal != p.renewals
+	return p.renewedLocked(c)
 }
+
+func (p *Publisher) renewedLocked(c *client) bool { return c.renewal != p.renewals }
 
 // give keeps a client that has nothing under way for the next Publish.
 func (p *Publisher) give(c *client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.idle) >= maxIdle || c.renewal != p.renewals {
+	if p.closed || len(p.idle) >= maxIdle || p.renewedLocked(c) {
 		p.dropLocked(c)
 		return
 	}
@@ -287,9 +293,7 @@ func (p *Publisher) Check(ctx context.Context) ([]broker.Warning, error) {
 		p.drop(c)
 		return nil, err
 	}
-	if p.topics.keep(found) {
-		p.renew()
-	}
+	p.learn(found)
 	p.give(c)
 	if err := usable(name, found[name]); err != nil {
 		return nil, err
